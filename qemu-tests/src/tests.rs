@@ -38,6 +38,7 @@ pub mod blk_share;
 pub mod bounds;
 pub mod classes;
 pub mod cm;
+pub mod conformance;
 pub mod containers;
 pub mod death;
 pub mod device_removal;
@@ -141,6 +142,7 @@ pub fn all() -> Vec<Test> {
         msg::TESTS,
         ofi::TESTS,
         mpi::TESTS,
+        conformance::TESTS,
         rma::TESTS,
         queues::TESTS,
         cm::TESTS,

@@ -187,11 +187,24 @@ impl Archive {
     ///
     /// If a file cannot be written.
     pub fn of_suite(dir: PathBuf, mirror: &Mirror, suite: &str) -> Result<Self> {
+        Self::of_line(dir, &mirror.source_line(suite))
+    }
+
+    /// Makes a state in `dir`, for the sources of `suite`.
+    ///
+    /// # Errors
+    ///
+    /// If a file cannot be written.
+    pub fn of_sources(dir: PathBuf, mirror: &Mirror, suite: &str) -> Result<Self> {
+        Self::of_line(dir, &mirror.source_line(suite).replacen("deb", "deb-src", 1))
+    }
+
+    fn of_line(dir: PathBuf, line: &str) -> Result<Self> {
         for sub in ["state/lists/partial", "cache/archives/partial"] {
             std::fs::create_dir_all(dir.join(sub))?;
         }
         std::fs::write(dir.join("status"), "")?;
-        std::fs::write(dir.join("sources.list"), mirror.source_line(suite) + "\n")?;
+        std::fs::write(dir.join("sources.list"), format!("{line}\n"))?;
         Ok(Self { dir })
     }
 
@@ -244,6 +257,32 @@ impl Archive {
         run_logged(cmd, &log)?;
         // The next call must not take this package for its own.
         std::fs::remove_file(&found).with_context(|| found.display().to_string())
+    }
+
+    /// Unpacks the newest sources of a package into `dir`, without the distribution's changes.
+    ///
+    /// # Errors
+    ///
+    /// If the mirror cannot be reached or lacks the package.
+    pub fn unpack_source(&self, ctx: &Context, package: &str, dir: &Path) -> Result<()> {
+        self.update(ctx)?;
+        let fetched = self.dir.join("fetched");
+        std::fs::create_dir_all(&fetched)?;
+        stage::clear(&fetched)?;
+        let log = ctx.log_dir().join("apt-download.log");
+        let mut cmd = self.apt_get();
+        cmd.args(["source", "--download-only", "--tar-only", package]);
+        cmd.current_dir(&fetched);
+        run_logged(cmd, &log)?;
+        let found = std::fs::read_dir(&fetched)?
+            .filter_map(|entry| Some(entry.ok()?.path()))
+            .find(|path| path.to_string_lossy().contains(".orig.tar."))
+            .with_context(|| format!("apt-get source fetched no {package}"))?;
+        std::fs::create_dir_all(dir)?;
+        let mut tar = tied("tar");
+        tar.args(["--strip-components=1", "-xf"]).arg(&found);
+        tar.arg("-C").arg(dir);
+        run_logged(tar, &log)
     }
 
     /// Fetches and parses the index of the kernels' suite.

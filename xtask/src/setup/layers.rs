@@ -5,6 +5,8 @@
 //! A layer is a folder that guests can mount. It is no part of the build root, so that a change of
 //! a layer makes no compiler, kernel or tree again.
 
+mod fabtests;
+
 use super::archive::{Archive, Mirror};
 use super::{root, stage};
 use crate::chroot::{overlaid, run_logged, tied};
@@ -61,9 +63,10 @@ pub struct Layer {
 /// A layer that cannot be made is left out, with a message: the tests that need it are skipped.
 pub fn ensure(ctx: &Context, root: &Path) -> Vec<Layer> {
     type Make = fn(&Context, &Path) -> Result<PathBuf>;
-    let all: [(&str, &str, Make); 2] = [
+    let all: [(&str, &str, Make); 3] = [
         ("mpi", "kfabric-mpi", debian),
         ("pypi", "kfabric-pypi", pypi),
+        ("fabtests", "kfabric-fabtests", fabtests::layer),
     ];
     let mut layers = Vec::new();
     for (name, tag, make) in all {

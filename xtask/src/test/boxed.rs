@@ -47,7 +47,7 @@ const PARTS: &[Part] = &[
             "480",
             // These pass on the debug kernel, but take 15 minutes: `test --kernel debug` runs them.
             "--except",
-            "classes.,wire.,hosts.,ofi.,mpi.,storm",
+            "classes.,wire.,hosts.,ofi.,mpi.,conformance.,storm",
         ],
         limit: Duration::from_secs(15 * 60),
     },

@@ -125,7 +125,7 @@ const TABLE: &[Row] = &[
     row("userspace/libkfauth/", &["authd.", "auth."], ONE, true),
     row(
         "userspace/libfabric-provider/",
-        &["ofi.", "mpi."],
+        &["ofi.", "mpi.", "conformance."],
         BOTH,
         true,
     ),
@@ -147,7 +147,7 @@ const TABLE: &[Row] = &[
     row("qemu-tests/src/fuzz", &["fuzz."], NETNS, true),
     row("qemu-tests/guest-init/", &["msg."], BOTH, true),
     row("xtask/", &["msg.send_of_each_size_arrives"], NETNS, true),
-    row("xtask/src/setup/layers.rs", &["mpi."], BOTH, true),
+    row("xtask/src/setup/layers", &["mpi.", "conformance."], BOTH, true),
     row("Cargo", &["msg."], NETNS, true),
     row(".cargo/", &[], &[], true),
     row(".ci/", &[], &[], false),
