@@ -12,6 +12,7 @@ mod profile;
 
 use crate::context::Context;
 use crate::guest::output::by_line;
+use crate::guest::protocol::Device;
 use crate::guest::{Guests, Job, Nodes, Options};
 use crate::progress::clock;
 use crate::setup::Which;
@@ -41,6 +42,9 @@ pub struct Args {
     /// Take the figures from this report instead of a run.
     #[arg(long, value_name = "FILE", conflicts_with_all = ["report", "names"])]
     pub from: Option<PathBuf>,
+    /// The kind of RDMA device: software RoCE or software iWARP.
+    #[arg(long, value_enum, default_value = "rxe")]
+    pub device: Device,
     /// CPUs of the guest; with counted time they take turns.
     #[arg(long, value_name = "N", default_value = "1")]
     pub cpus: u32,
@@ -121,6 +125,7 @@ fn measure(ctx: &Context, args: &Args) -> Result<(Vec<Figure>, i32)> {
         .transpose()?;
     let options = Options {
         nodes: Nodes::Netns,
+        device: args.device,
         icount: !args.real_time,
         cpus: Some(args.cpus),
         ..Options::default()

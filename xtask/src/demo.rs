@@ -4,6 +4,7 @@
 
 use crate::context::Context;
 use crate::guest::output::to_stdio;
+use crate::guest::protocol::Device;
 use crate::guest::{Guests, Job, Nodes, Options};
 use crate::progress::clock;
 use crate::setup::Which;
@@ -16,15 +17,24 @@ const LIMIT: Duration = Duration::from_secs(300);
 /// The demo program.
 const PROGRAM: &str = "kfi-demo";
 
+/// The arguments of `demo`.
+#[derive(Debug, Default, clap::Args)]
+pub struct Args {
+    /// The kind of RDMA device: software RoCE or software iWARP.
+    #[arg(long, value_enum, default_value = "rxe")]
+    pub device: Device,
+}
+
 /// Runs `demo` and returns the exit status: 0 on success.
 ///
 /// # Errors
 ///
 /// If a step of the setup or a build fails.
-pub fn run(ctx: &Context) -> Result<i32> {
+pub fn run(ctx: &Context, args: &Args) -> Result<i32> {
     let started = Instant::now();
     let options = Options {
         nodes: Nodes::Two,
+        device: args.device,
         ..Options::default()
     };
     let guests = Guests::prepare(ctx, Which::Main, &options)?;

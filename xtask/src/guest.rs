@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! `cargo xtask guest` and `shell`: guests with rxe up and the modules loaded.
+//! `cargo xtask guest` and `shell`: guests with RDMA devices and the modules loaded.
 //!
 //! [`Guests::run`] starts every guest of xtask, also for tests, benchmarks and the demo.
 
@@ -20,12 +20,12 @@ pub mod tty;
 use crate::build::{modules, programs};
 use crate::context::Context;
 use crate::setup::layers::{self, Layer};
-use crate::setup::{self, Rig, Which};
+use crate::setup::{self, siw, Rig, Which};
 use accel::Accel;
 use anyhow::{bail, Result};
 use output::Sink;
 use pmcut::Pmcut;
-use protocol::Topology;
+use protocol::{Device, Topology};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
@@ -74,6 +74,16 @@ impl From<Nodes> for Topology {
     }
 }
 
+impl clap::ValueEnum for Device {
+    fn value_variants<'a>() -> &'a [Self] {
+        &[Self::Rxe, Self::Siw]
+    }
+
+    fn to_possible_value(&self) -> Option<clap::builder::PossibleValue> {
+        Some(clap::builder::PossibleValue::new(self.name()))
+    }
+}
+
 /// The kernel of the guests: the value of `--kernel`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, clap::ValueEnum)]
 pub enum Kernel {
@@ -99,6 +109,9 @@ pub struct Options {
     /// The distribution's kernel, or one with every checker enabled.
     #[arg(long, value_enum, default_value = "stock")]
     pub kernel: Kernel,
+    /// The kind of RDMA device: software RoCE or software iWARP.
+    #[arg(long, value_enum, default_value = "rxe")]
+    pub device: Device,
     /// The guest's clock counts instructions: slow, but the same in every run.
     #[arg(long)]
     pub icount: bool,
@@ -131,6 +144,7 @@ impl Default for Options {
         Self {
             nodes: Nodes::One,
             kernel: Kernel::Stock,
+            device: Device::Rxe,
             icount: false,
             cpus: None,
             mem: MEM.to_owned(),
@@ -261,6 +275,8 @@ pub struct Guests<'a> {
     /// The plug-in that cuts the power.
     plugin: Option<PathBuf>,
     layers: Vec<Layer>,
+    /// Modules of the kernel that its packages lack.
+    kernel_modules: Vec<PathBuf>,
 }
 
 impl<'a> Guests<'a> {
@@ -300,6 +316,10 @@ impl<'a> Guests<'a> {
             Err(error) if !options.no_modules => return Err(error),
             Err(error) => eprintln!("  without the MPI programs: {error:#}"),
         }
+        let kernel_modules = match options.device {
+            Device::Rxe => Vec::new(),
+            Device::Siw => vec![siw::ensure(ctx, &rig)?],
+        };
         // Only the emulator has plug-ins.
         let accel = if options.icount || plugin.is_some() {
             Accel::Tcg
@@ -319,6 +339,7 @@ impl<'a> Guests<'a> {
             programs,
             plugin,
             layers,
+            kernel_modules,
         })
     }
 
@@ -336,6 +357,7 @@ impl<'a> Guests<'a> {
             programs: self.programs.clone(),
             plugin: self.plugin.clone(),
             layers: self.layers.clone(),
+            kernel_modules: self.kernel_modules.clone(),
         }
     }
 

@@ -28,7 +28,7 @@ enum Command {
     Setup(setup::Args),
     /// Build the modules and the programs.
     Build(build::Args),
-    /// Boot guests with rxe up and the modules loaded, and run a command.
+    /// Boot guests with RDMA devices and the modules loaded, and run a command.
     Guest(guest::GuestArgs),
     /// Boot guests and get a shell in them.
     Shell(guest::ShellArgs),
@@ -47,7 +47,7 @@ enum Command {
     /// Run every call with its 1st, 2nd, … nth failure, on the debug kernel.
     Fault(fault::Args),
     /// Show how one guest reads another guest's memory.
-    Demo,
+    Demo(demo::Args),
     /// Fuzz the device and its rings, in a guest with the debug kernel.
     Fuzz(fuzz::Args),
     /// Run the static checks.
@@ -76,7 +76,7 @@ fn main() -> ExitCode {
         Command::Bench(args) => bench::run(&ctx, args),
         Command::Pmcut(args) => pmcut::run(&ctx, args),
         Command::Fault(args) => fault::run(&ctx, args),
-        Command::Demo => demo::run(&ctx),
+        Command::Demo(args) => demo::run(&ctx, args),
         Command::Fuzz(args) => fuzz::run(&ctx, args),
         Command::Lint(args) => lint::run(&ctx, args),
         Command::Ide => ide::run(&ctx).map(|()| 0),

@@ -14,6 +14,7 @@ pub mod initrd;
 pub mod kernel;
 pub mod layers;
 pub mod root;
+pub mod siw;
 pub mod sparse;
 pub mod stage;
 
@@ -36,6 +37,13 @@ pub struct Rig {
     pub tree: PathBuf,
     /// The guests' initramfs.
     pub initrd: PathBuf,
+}
+
+impl Rig {
+    /// Returns whether the kernel is the debug kernel.
+    pub fn is_debug(&self) -> bool {
+        debug::is(&self.choice)
+    }
 }
 
 /// Selects one of the supported kernels.

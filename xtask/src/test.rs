@@ -16,6 +16,7 @@ mod selection;
 mod session;
 
 use crate::context::Context;
+use crate::guest::protocol::Device;
 use crate::guest::Kernel;
 use crate::lint;
 use crate::progress::clock;
@@ -34,6 +35,9 @@ pub struct Args {
     /// The distribution's kernel, or one with every checker enabled.
     #[arg(long, value_enum, default_value = "stock")]
     pub kernel: Kernel,
+    /// The kind of RDMA device: software RoCE or software iWARP.
+    #[arg(long, value_enum, default_value = "rxe")]
+    pub device: Device,
     /// Run only tests whose name contains this.
     #[arg(long, value_name = "PATTERN", default_value = "")]
     pub only: String,
@@ -86,7 +90,7 @@ pub fn run_into(ctx: &Context, args: &Args, report: &Arc<Report>) -> Result<()> 
     let started = Instant::now();
     let chosen = Selection::new(ctx, &args.only, args.changed.as_deref())?;
     let prepared = if chosen.has_guests() {
-        let prepared = Prepared::new(ctx, args.kernel, report);
+        let prepared = Prepared::new(ctx, args.kernel, args.device, report);
         report.stage("build", started.elapsed());
         failed("guests", prepared, report)
     } else {

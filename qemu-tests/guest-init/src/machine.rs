@@ -108,7 +108,7 @@ pub(crate) fn config() -> Result<Config> {
     serde_json::from_str(&text).context(path)
 }
 
-/// Loads a module of ours, and the kernel's modules that it needs.
+/// Loads a module from `/kfi/ko`, and the kernel's modules that it needs.
 pub(crate) fn load(file: &str) -> Result<()> {
     let path = format!("/kfi/ko/{file}");
     let depends = run("modinfo", &["--field", "depends", &path])?;

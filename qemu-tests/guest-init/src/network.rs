@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! Network devices, addresses, and an rxe for each node.
+//! Network devices, addresses, and an RDMA device for each node.
 
-use crate::machine::run;
-use crate::protocol::{Config, Topology};
+use crate::machine::{self, run};
+use crate::protocol::{Config, Device, Topology};
 use anyhow::{Context as _, Result};
 
 /// MTU of the devices; with it rxe's is 4096.
@@ -27,7 +27,7 @@ pub(crate) struct Place {
 }
 
 /// Returns the addresses and devices of a node.
-pub(crate) fn place(topology: Topology, node: u8) -> Place {
+pub(crate) fn place(topology: Topology, device: Device, node: u8) -> Place {
     Place {
         addr: format!("10.77.0.{node}"),
         addr6: format!("fd77::{node}"),
@@ -35,7 +35,7 @@ pub(crate) fn place(topology: Topology, node: u8) -> Place {
             Topology::One | Topology::Netns => format!("kfi{node}"),
             Topology::Two => "eth0".into(),
         },
-        dev: format!("rxe{node}"),
+        dev: format!("{}{node}", device.name()),
         netns: (topology == Topology::Netns).then(|| format!("node{node}")),
     }
 }
@@ -48,9 +48,16 @@ pub(crate) fn peer(topology: Topology, node: u8) -> u8 {
     }
 }
 
-/// Brings up every node's network and rxe.
+/// Brings up every node's network and RDMA device.
 pub(crate) fn up(config: &Config) -> Result<()> {
-    run("modprobe", &["-a", "rdma_rxe", "rdma_ucm", "ib_uverbs"])?;
+    run("modprobe", &["-a", "rdma_ucm", "ib_uverbs"])?;
+    match config.device {
+        Device::Rxe => run("modprobe", &["rdma_rxe"]).map(drop)?,
+        Device::Siw => {}
+    }
+    for module in &config.kernel {
+        machine::load(module)?;
+    }
     run("ip", &["link", "set", "lo", "up"])?;
     // The distribution's fq_codel drops packets that a slow machine delays for 5 ms, and reports a
     // drop, if at all, for another packet. rxe answers a read with as many packets as it takes:
@@ -78,13 +85,13 @@ pub(crate) fn up(config: &Config) -> Result<()> {
         Topology::Two => {}
     }
     for node in &config.nodes {
-        node_up(config.topology, *node).with_context(|| format!("node {node}"))?;
+        node_up(config, *node).with_context(|| format!("node {node}"))?;
     }
     Ok(())
 }
 
-fn node_up(topology: Topology, node: u8) -> Result<()> {
-    let place = place(topology, node);
+fn node_up(config: &Config, node: u8) -> Result<()> {
+    let place = place(config.topology, config.device, node);
     let inside: Vec<&str> = place
         .netns
         .as_deref()
@@ -104,7 +111,8 @@ fn node_up(topology: Topology, node: u8) -> Result<()> {
     ip(&format!("addr add {addr}/24 dev {netdev}"))?;
     // Without duplicate address detection, which takes time.
     ip(&format!("addr add {addr6}/64 dev {netdev} nodad"))?;
-    let link = format!("link add {dev} type rxe netdev {netdev}");
+    let kind = config.device.name();
+    let link = format!("link add {dev} type {kind} netdev {netdev}");
     let link: Vec<&str> = link.split(' ').collect();
     match &place.netns {
         Some(netns) => {

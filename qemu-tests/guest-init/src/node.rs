@@ -21,8 +21,9 @@ pub(crate) const PATH: &str =
 
 /// Starts a node's command. Returns its process.
 pub(crate) fn start(config: &Config, node: u8) -> Result<i32> {
-    let place = place(config.topology, node);
-    let other = crate::network::place(config.topology, peer(config.topology, node));
+    let place = place(config.topology, config.device, node);
+    let other = peer(config.topology, node);
+    let other = crate::network::place(config.topology, config.device, other);
     let program = config.argv.first().context("no command")?;
     let mut cmd = Command::new(program);
     cmd.args(&config.argv[1..])
@@ -46,6 +47,7 @@ pub(crate) fn start(config: &Config, node: u8) -> Result<i32> {
         .env("KFI_PEER", &other.addr)
         .env("KFI_PEER6", &other.addr6)
         .env("KFI_DEV", &place.dev)
+        .env("KFI_DEVICE", config.device.name())
         .env("KFI_NETDEV", &place.netdev)
         .envs(&config.env);
     if config.interactive {

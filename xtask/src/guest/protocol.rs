@@ -69,6 +69,27 @@ impl Topology {
     }
 }
 
+/// The kind of RDMA device of each node: the value of `--device`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Device {
+    /// Software RoCE.
+    #[default]
+    Rxe,
+    /// Software iWARP.
+    Siw,
+}
+
+impl Device {
+    /// Returns the type of `rdma link`, which is the value of `--device` too.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Rxe => "rxe",
+            Self::Siw => "siw",
+        }
+    }
+}
+
 /// Configuration of a guest.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Config {
@@ -76,6 +97,10 @@ pub struct Config {
     pub topology: Topology,
     /// The nodes in this guest.
     pub nodes: Vec<u8>,
+    /// The kind of RDMA device.
+    pub device: Device,
+    /// Module files of the kernel in `/kfi/ko` to load first. They stay loaded.
+    pub kernel: Vec<String>,
     /// Module files in `/kfi/ko` to load, in this order.
     pub load: Vec<String>,
     /// All our modules in `/kfi/ko`, in loading order. At the end none of them may be loaded or in

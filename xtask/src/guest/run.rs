@@ -165,6 +165,8 @@ impl Guests<'_> {
             Some(built) => (dir.add("ko", &built.modules)?, built.core),
             None => (Vec::new(), 0),
         };
+        let kernel = dir.add("ko", &self.kernel_modules)?;
+        eprintln!("  RDMA devices: {}", self.options.device.name());
         let (sender, events) = channel();
         let mut guests = Vec::new();
         let cable = dir.sockets.join("cable");
@@ -173,6 +175,8 @@ impl Guests<'_> {
             let config = Config {
                 topology,
                 nodes: nodes.to_vec(),
+                device: self.options.device,
+                kernel: kernel.clone(),
                 load: ours[..core].to_vec(),
                 ours: ours.clone(),
                 argv: job.argv.clone(),

@@ -56,6 +56,11 @@ fn choice(base: &Choice) -> Choice {
     }
 }
 
+/// Returns whether a choice is the debug kernel.
+pub fn is(choice: &Choice) -> bool {
+    choice.release.ends_with(LOCAL_VERSION)
+}
+
 /// Returns whether the debug kernel is built. Its initramfs may be missing, which takes seconds.
 pub fn is_built(ctx: &Context, base: &Rig) -> bool {
     let choice = choice(&base.choice);

@@ -8,6 +8,7 @@ use super::selection::Selection;
 use super::session::Failures;
 use super::Args;
 use crate::context::Context;
+use crate::guest::protocol::Device;
 use crate::guest::{Guests, Kernel, Nodes, Options};
 use crate::report::{Line, Report, Status, MAX_FLAKY};
 use crate::setup::Which;
@@ -49,9 +50,15 @@ impl<'a> Prepared<'a> {
     /// # Errors
     ///
     /// If no guest can be prepared.
-    pub(super) fn new(ctx: &'a Context, kernel: Kernel, report: &Report) -> Result<Self> {
+    pub(super) fn new(
+        ctx: &'a Context,
+        kernel: Kernel,
+        device: Device,
+        report: &Report,
+    ) -> Result<Self> {
         let options = Options {
             kernel,
+            device,
             layers: true,
             ..Options::default()
         };
