@@ -52,6 +52,7 @@ pub(crate) fn domain_attr() -> DomainAttr {
         max_tx_size: MAX_QUEUE,
         max_rx_size: MAX_QUEUE,
         iov_limit: KFI_IOV_MAX as u32,
+        cq_data_size: 4,
         cm_data_size: KFI_CM_DATA_MAX as u32,
         max_keys: MAX_KEYS,
         // The writer's own processor copies, writes its caches back, and completes.

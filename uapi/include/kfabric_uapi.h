@@ -215,6 +215,9 @@
 /* Protocol: RC queue pairs, connected by rdma_cm (FI_PROTO_RDMA_CM_IB_RC). */
 #define KFI_PROTO_RDMA_CM_IB_RC 1
 
+/* Protocol: iWARP queue pairs, connected by rdma_cm (FI_PROTO_IWARP). */
+#define KFI_PROTO_IWARP 2
+
 /* Protocol: copies inside one host (FI_PROTO_SHM). */
 #define KFI_PROTO_SHM 14
 
@@ -2741,6 +2744,7 @@ _Static_assert(KFI_SOCKADDR == 0x1ULL, "KFI_SOCKADDR");
 _Static_assert(KFI_SOCKADDR_IN == 0x2ULL, "KFI_SOCKADDR_IN");
 _Static_assert(KFI_SOCKADDR_IN6 == 0x3ULL, "KFI_SOCKADDR_IN6");
 _Static_assert(KFI_PROTO_RDMA_CM_IB_RC == 0x1ULL, "KFI_PROTO_RDMA_CM_IB_RC");
+_Static_assert(KFI_PROTO_IWARP == 0x2ULL, "KFI_PROTO_IWARP");
 _Static_assert(KFI_PROTO_SHM == 0xeULL, "KFI_PROTO_SHM");
 _Static_assert(KFI_CQ_FORMAT_CONTEXT == 0x1ULL, "KFI_CQ_FORMAT_CONTEXT");
 _Static_assert(KFI_CQ_FORMAT_MSG == 0x2ULL, "KFI_CQ_FORMAT_MSG");

@@ -275,6 +275,8 @@ pub const KFI_SOCKADDR_IN6: u32 = 3;
 
 /// Protocol: RC queue pairs, connected by rdma_cm (`FI_PROTO_RDMA_CM_IB_RC`).
 pub const KFI_PROTO_RDMA_CM_IB_RC: u32 = 1;
+/// Protocol: iWARP queue pairs, connected by rdma_cm (`FI_PROTO_IWARP`).
+pub const KFI_PROTO_IWARP: u32 = 2;
 /// Protocol: copies inside one host (`FI_PROTO_SHM`).
 pub const KFI_PROTO_SHM: u32 = 14;
 

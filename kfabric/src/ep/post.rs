@@ -258,6 +258,7 @@ impl Endpoint {
         }
         desc.fence = post.flags & KFI_FENCE != 0;
         desc.imm = match (with_data, u32::try_from(post.data)) {
+            (true, _) if limits.cq_data_size == 0 => return Err(eopnotsupp()),
             (true, Ok(data)) => Some(data),
             (true, Err(_)) => return Err(EINVAL),
             (false, _) => None,

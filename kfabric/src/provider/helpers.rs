@@ -130,7 +130,7 @@ impl DomainAttr {
             rx_size: self.max_rx_size,
             iov_limit: self.iov_limit,
             rma_iov_limit: 1,
-            cq_data_size: 4,
+            cq_data_size: self.cq_data_size,
             cm_data_size: self.cm_data_size,
             ep_type: KFI_EP_MSG,
             src_addr: addr,

@@ -79,6 +79,7 @@ impl DomainOps for FakeDomain {
             max_tx_size: TX_SIZE,
             max_rx_size: TX_SIZE,
             iov_limit: IOV_LIMIT,
+            cq_data_size: 4,
             cm_data_size: CM_DATA_SIZE,
             max_keys: MAX_KEYS.into(),
             ..DomainAttr::default()

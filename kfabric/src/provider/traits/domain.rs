@@ -50,6 +50,8 @@ pub struct DomainAttr {
     pub max_rx_size: u32,
     /// Scatter entries of one operation, at most `KFI_IOV_MAX`.
     pub iov_limit: u32,
+    /// Bytes of remote completion data; 0 if operations cannot carry any.
+    pub cq_data_size: u32,
     /// Application bytes in a connection request.
     pub cm_data_size: u32,
     /// Approximate number of keys that the device can hold.

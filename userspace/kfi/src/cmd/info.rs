@@ -120,6 +120,7 @@ impl Offer {
             r#type: ep_type(raw.ep_type),
             protocol: match raw.protocol {
                 uapi::KFI_PROTO_RDMA_CM_IB_RC => "FI_PROTO_RDMA_CM_IB_RC".to_owned(),
+                uapi::KFI_PROTO_IWARP => "FI_PROTO_IWARP".to_owned(),
                 uapi::KFI_PROTO_SHM => "FI_PROTO_SHM".to_owned(),
                 n => format!("{n}"),
             },
