@@ -87,7 +87,12 @@ bool kverbs_bounces(struct ib_device *dev)
 
 bool kverbs_is_rc_capable(struct ib_device *dev, u32 port)
 {
-	return rdma_cap_ib_cm(dev, port);
+	return rdma_cap_ib_cm(dev, port) || rdma_cap_iw_cm(dev, port);
+}
+
+bool kverbs_is_iwarp(struct ib_device *dev)
+{
+	return rdma_protocol_iwarp(dev, 1);
 }
 
 enum kverbs_link kverbs_port_link(struct ib_device *dev, u32 port)
@@ -98,6 +103,8 @@ enum kverbs_link kverbs_port_link(struct ib_device *dev, u32 port)
 		return KVERBS_LINK_ROCE_V2;
 	if (rdma_protocol_roce_eth_encap(dev, port))
 		return KVERBS_LINK_ROCE_V1;
+	if (rdma_protocol_iwarp(dev, port))
+		return KVERBS_LINK_IWARP;
 	return KVERBS_LINK_OTHER;
 }
 
@@ -124,21 +131,21 @@ int kverbs_read_gid(struct ib_device *dev, u32 port, int index, struct net *net,
 	return 0;
 }
 
-/* Adds an address of an IPoIB interface to a list, if the list has room. */
-static void add_ipoib(struct kverbs_ipoib_addr *out, u32 max, u32 *n, const struct net_device *ndev,
-		      const void *addr, size_t size)
+/* Adds an address of an interface to a list, if the list has room. */
+static void add_addr(struct kverbs_ipoib_addr *out, u32 max, u32 *n, const struct net_device *ndev,
+		     const void *addr, size_t size)
 {
 	if (*n < max) {
 		memset(&out[*n], 0, sizeof(out[*n]));
 		/* Four bytes of queue pair number and flags precede the GID (RFC 4391). */
-		memcpy(out[*n].gid, ndev->dev_addr + 4, sizeof(out[*n].gid));
+		if (ndev->type == ARPHRD_INFINIBAND)
+			memcpy(out[*n].gid, ndev->dev_addr + 4, sizeof(out[*n].gid));
 		memcpy(&out[*n].addr, addr, size);
 	}
 	++*n;
 }
 
-static void add_ipoib_v4(struct kverbs_ipoib_addr *out, u32 max, u32 *n,
-			 const struct net_device *ndev)
+static void add_v4(struct kverbs_ipoib_addr *out, u32 max, u32 *n, const struct net_device *ndev)
 {
 	struct in_device *in = __in_dev_get_rcu(ndev);
 	const struct in_ifaddr *ifa;
@@ -151,12 +158,11 @@ static void add_ipoib_v4(struct kverbs_ipoib_addr *out, u32 max, u32 *n,
 			.sin_addr.s_addr = ifa->ifa_local,
 		};
 
-		add_ipoib(out, max, n, ndev, &sin, sizeof(sin));
+		add_addr(out, max, n, ndev, &sin, sizeof(sin));
 	}
 }
 
-static void add_ipoib_v6(struct kverbs_ipoib_addr *out, u32 max, u32 *n,
-			 const struct net_device *ndev)
+static void add_v6(struct kverbs_ipoib_addr *out, u32 max, u32 *n, const struct net_device *ndev)
 {
 #if IS_ENABLED(CONFIG_IPV6)
 	struct inet6_dev *in6 = __in6_dev_get(ndev);
@@ -174,7 +180,7 @@ static void add_ipoib_v6(struct kverbs_ipoib_addr *out, u32 max, u32 *n,
 			continue;
 		if (ipv6_addr_type(&ifp->addr) & IPV6_ADDR_LINKLOCAL)
 			sin6.sin6_scope_id = ndev->ifindex;
-		add_ipoib(out, max, n, ndev, &sin6, sizeof(sin6));
+		add_addr(out, max, n, ndev, &sin6, sizeof(sin6));
 	}
 #endif
 }
@@ -188,11 +194,47 @@ u32 kverbs_ipoib_addrs(struct net *net, struct kverbs_ipoib_addr *out, u32 max)
 	for_each_netdev_rcu(net, ndev) {
 		if (ndev->type != ARPHRD_INFINIBAND || !(ndev->flags & IFF_UP))
 			continue;
-		add_ipoib_v4(out, max, &n, ndev);
-		add_ipoib_v6(out, max, &n, ndev);
+		add_v4(out, max, &n, ndev);
+		add_v6(out, max, &n, ndev);
 	}
 	rcu_read_unlock();
 	return n;
+}
+
+u32 kverbs_port_addrs(struct ib_device *dev, u32 port, struct net *net,
+		      struct kverbs_ipoib_addr *out, u32 max)
+{
+	struct net_device *ndev = ib_device_get_netdev(dev, port);
+	u32 n = 0;
+
+	if (!ndev)
+		return 0;
+	rcu_read_lock();
+	if (net_eq(dev_net(ndev), net) && ndev->flags & IFF_UP) {
+		add_v4(out, max, &n, ndev);
+		add_v6(out, max, &n, ndev);
+	}
+	rcu_read_unlock();
+	dev_put(ndev);
+	return n;
+}
+
+struct net *kverbs_port_addr(struct ib_device *dev, u32 port, struct sockaddr_storage *addr)
+{
+	struct net_device *ndev = ib_device_get_netdev(dev, port);
+	struct kverbs_ipoib_addr first;
+	struct net *net;
+
+	if (!ndev)
+		return ERR_PTR(-ENODEV);
+	net = get_net(dev_net(ndev));
+	dev_put(ndev);
+	if (!kverbs_port_addrs(dev, port, net, &first, 1)) {
+		put_net(net);
+		return ERR_PTR(-EADDRNOTAVAIL);
+	}
+	*addr = first.addr;
+	return net;
 }
 
 /*
@@ -203,6 +245,12 @@ int kverbs_path_gids(const struct rdma_cm_id *id, u8 *local, u8 *peer)
 {
 	const struct rdma_route *route = &id->route;
 
+	/* iWARP's messages and data share one TCP connection, between the addresses. */
+	if (rdma_protocol_iwarp(id->device, id->port_num)) {
+		memset(local, 0, sizeof(route->path_rec->sgid.raw));
+		memset(peer, 0, sizeof(route->path_rec->dgid.raw));
+		return 0;
+	}
 	if (!route->path_rec || route->num_pri_alt_paths != 1)
 		return -ENOTCONN;
 	memcpy(local, route->path_rec->sgid.raw, sizeof(route->path_rec->sgid.raw));
@@ -494,7 +542,9 @@ bool kverbs_destroy_qp(struct ib_qp *qp, struct ib_cq *cq, bool flushes)
 		SAY(qp->device, "queue pair %u does not flush", qp->qp_num);
 		flushes = false;
 	}
-	quiesce(qp);
+	/* iWARP has no packets without a connection, and no state RESET. */
+	if (!kverbs_is_iwarp(qp->device))
+		quiesce(qp);
 	ib_destroy_qp(qp);
 	/* Waits for completions that drivers deliver late. */
 	ib_free_cq(cq);
@@ -649,6 +699,21 @@ void kverbs_dma_unmap_sg(struct ib_device *dev, struct scatterlist *sg, int n,
 			 bool writes)
 {
 	ib_dma_unmap_sg(dev, sg, n, direction(writes));
+}
+
+int kverbs_dereg_mr(struct ib_mr *mr)
+{
+	bool is_siw = mr->device->ops.driver_id == RDMA_DRIVER_SIW;
+	int ret = ib_dereg_mr(mr);
+
+	/*
+	 * siw does not wait for a peer's write that it is executing. It checks the region and copies
+	 * within one call of the socket's sk_data_ready(), in a section without preemption
+	 * (siw_qp_llp_data_ready() and siw_proc_write()).
+	 */
+	if (!ret && is_siw)
+		synchronize_rcu_expedited();
+	return ret;
 }
 
 void kverbs_rotate_key(struct ib_mr *mr, u8 key)

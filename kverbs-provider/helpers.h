@@ -30,13 +30,15 @@ void *kverbs_client_data(struct ib_device *dev, struct ib_client *client);
 /* Returns whether the DMA layer copies between mapped memory and the device, or flushes caches. */
 bool kverbs_bounces(struct ib_device *dev);
 bool kverbs_is_rc_capable(struct ib_device *dev, u32 port);
+bool kverbs_is_iwarp(struct ib_device *dev);
 
-/* Links of a port: InfiniBand, or Ethernet with RoCE up to version 1 or 2. */
+/* Links of a port: InfiniBand, Ethernet with RoCE up to version 1 or 2, or iWARP. */
 enum kverbs_link {
 	KVERBS_LINK_OTHER,
 	KVERBS_LINK_IB,
 	KVERBS_LINK_ROCE_V1,
 	KVERBS_LINK_ROCE_V2,
+	KVERBS_LINK_IWARP,
 };
 enum kverbs_link kverbs_port_link(struct ib_device *dev, u32 port);
 
@@ -68,9 +70,17 @@ struct kverbs_ipoib_addr {
  * which may be larger.
  */
 u32 kverbs_ipoib_addrs(struct net *net, struct kverbs_ipoib_addr *out, u32 max);
+/* Stores the addresses of the interface of a port in @net, like kverbs_ipoib_addrs(). */
+u32 kverbs_port_addrs(struct ib_device *dev, u32 port, struct net *net,
+		      struct kverbs_ipoib_addr *out, u32 max);
 /*
- * Stores the GIDs of a connection's only path, 16 bytes each. Returns -ENOTCONN if the connection
- * has no path, or two.
+ * Stores the first address of the interface of a port. Returns the interface's namespace, with a
+ * reference, or an error pointer.
+ */
+struct net *kverbs_port_addr(struct ib_device *dev, u32 port, struct sockaddr_storage *addr);
+/*
+ * Stores the GIDs of a connection's only path, 16 bytes each; zeros on iWARP. Returns -ENOTCONN if
+ * the connection has no path, or two.
  */
 int kverbs_path_gids(const struct rdma_cm_id *id, u8 *local, u8 *peer);
 /* Stores the source address that @net's routes choose towards @dst. */
@@ -104,6 +114,15 @@ struct ib_cq *kverbs_create_cq(struct ib_device *dev, ib_comp_handler handler, v
 void kverbs_destroy_cq(struct ib_cq *cq);
 /* Moves a new RC queue pair to RTS, connected to itself. */
 int kverbs_self_connect(struct ib_qp *qp, u32 port);
+/* The connection of a queue pair of an iWARP device with another queue pair of this host. */
+struct kverbs_loop;
+/*
+ * Connects a new queue pair of an iWARP device, for local requests, through the connection manager.
+ * May sleep, for 10 s. Returns an error pointer if that fails. kverbs_loop_free() is called before
+ * the queue pair is destroyed.
+ */
+struct kverbs_loop *kverbs_loop_new(struct ib_qp *qp, struct ib_cq *cq, u32 port);
+void kverbs_loop_free(struct kverbs_loop *loop);
 /*
  * Destroys a queue pair and its completion queue, in bounded time. If the device @flushes, waits up
  * to ten seconds until all posted work requests have completed. No work request completes after the
@@ -135,6 +154,10 @@ int kverbs_dma_map_sg(struct ib_device *dev, struct scatterlist *sg, int n,
 		      bool writes);
 void kverbs_dma_unmap_sg(struct ib_device *dev, struct scatterlist *sg, int n,
 			 bool writes);
+/*
+ * Deregisters a region. After a success, no peer's write is executed through its key. May sleep.
+ */
+int kverbs_dereg_mr(struct ib_mr *mr);
 void kverbs_rotate_key(struct ib_mr *mr, u8 key);
 /* Returns whether the rights of a registration of user memory can be changed in place. */
 bool kverbs_sets_access(struct ib_device *dev);

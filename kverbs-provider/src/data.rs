@@ -110,6 +110,8 @@ pub(crate) struct DataPath<H: Owner> {
     /// True if operations may be deferred; written under the lock of the transmit side.
     holding: AtomicBool,
     size: QpSize,
+    /// True if the end of a connection by the peer flushes the queue pair, as on iWARP.
+    flushed_by_peer: bool,
     device: Arc<Device>,
 }
 
@@ -133,6 +135,11 @@ pub(crate) fn fatal(code: u32) -> Option<u32> {
 }
 
 impl<H: Owner> DataPath<H> {
+    /// Returns the errno with which the status of a receive or of a probe ends the connection.
+    fn fatal_unless_ended(&self, code: u32) -> Option<u32> {
+        fatal(code).filter(|_| !(self.flushed_by_peer && code == status::FLUSH))
+    }
+
     /// Allocates the slots for `size` on `device`.
     pub(crate) fn new(size: QpSize, device: Arc<Device>) -> Result<impl PinInit<Self>> {
         let tx = Tx::<H>::new(size.tx)?;
@@ -142,6 +149,7 @@ impl<H: Owner> DataPath<H> {
             rx <- new_irqlock!(rx, "kverbs_rx"),
             holding: AtomicBool::new(false),
             size,
+            flushed_by_peer: device.is_iwarp(),
             device,
         }))
     }

@@ -197,13 +197,15 @@ impl DomainOps for Domain {
     ) -> Result<Arc<dyn EndpointOps>> {
         self.attr.admit(attr)?;
         // Each scatter entry of the caller may need several entries of the device.
+        let ib = self.device.ib();
         let sge = (attr.iov_limit.max(1) * PIECES)
-            .min(self.device.ib().max_sge())
+            .min(ib.max_sge())
             .min(MAX_SGE as u32);
         let size = QpSize {
             tx: attr.tx_size,
             rx: attr.rx_size,
             sge,
+            read_sge: sge.min(ib.max_read_sge()),
         };
         let request = own_request::<Request>(request)?;
         let endpoint: Arc<dyn EndpointOps> = Endpoint::new(

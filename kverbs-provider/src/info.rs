@@ -62,6 +62,8 @@ pub(crate) fn domain_attr(live: &Live<'_>, device: &Device) -> Result<DomainAttr
         max_tx_size: MAX_TX.min(queue),
         max_rx_size: MAX_RX.min(queue),
         iov_limit: IOV_LIMIT.min(ib.max_sge()),
+        // iWARP has no immediate data (RFC 5040).
+        cq_data_size: if ib.is_iwarp() { 0 } else { 4 },
         cm_data_size: wire::LIBFABRIC_DATA_MAX as u32,
         max_keys: u64::from(ib.max_mr()),
         visible: level::visible(ib),
@@ -80,7 +82,10 @@ pub(crate) fn entry(live: &Live<'_>, device: &Device, addr: SockAddr) -> Result<
     let attr = domain_attr(live, device)?;
     let mut entry = attr.offer(FABRIC, addr);
     entry.mr_key_size = 4;
-    entry.protocol = KFI_PROTO_RDMA_CM_IB_RC;
+    entry.protocol = match device.ib().is_iwarp() {
+        true => KFI_PROTO_IWARP,
+        false => KFI_PROTO_RDMA_CM_IB_RC,
+    };
     entry.addr_format = if sockaddr::is_v6(&addr) {
         KFI_SOCKADDR_IN6
     } else {

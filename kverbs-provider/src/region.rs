@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
-//! Regions: memory registered for a device's local use, always without remote rights (P1).
+//! Regions: memory registered for a device's local use, without remote rights (P1). iWARP hardware
+//! requires that memory which receives the answer of a read has the right for peers to write.
 //!
 //! A region of few contiguous pieces is mapped and uses a protection domain's local key. This costs
 //! next to nothing and serves endpoints of all groups of the domain. A registered region serves the
@@ -42,7 +43,10 @@ use crate::{
             Window, //
         }, //
     },
-    limits::PIECES,
+    limits::{
+        IOV_LIMIT,
+        PIECES, //
+    },
     resource::{
         Class,
         Resource,
@@ -176,9 +180,14 @@ impl Region {
     }
 
     fn hold(live: &Live<'_>, group: &Group, mem: &Arc<Memory>) -> Result<(Hold, KVec<Piece>)> {
-        if mem.segment_count(0, mem.len()) <= PIECES as usize {
+        let ib = group.device().ib();
+        // The request of an iWARP read tells the peer the key of the memory that receives the answer.
+        // That must not be the protection domain's, which covers all memory.
+        let needs = ib.sinks_need_rights();
+        let pieces = (ib.max_sge() / IOV_LIMIT).clamp(1, PIECES);
+        if mem.segment_count(0, mem.len()) <= pieces as usize && !ib.is_iwarp() {
             // A mapping that the device cannot make in one piece has to be registered.
-            if let Ok(map) = DmaMap::new(live, group.device().ib(), mem) {
+            if let Ok(map) = DmaMap::new(live, ib, mem) {
                 let pieces = Self::mapped_pieces(&map)?;
                 return Ok((Hold::Mapped(map), pieces));
             }
@@ -187,7 +196,8 @@ impl Region {
             Access::LOCAL_WRITE
         } else {
             Access::LOCAL_READ
-        };
+        }
+        .sink(needs);
         if mem.user().is_none() {
             return Self::fast(live, group, mem, access);
         }

@@ -27,6 +27,8 @@ pub enum Link {
         /// The port has RoCE version 2, which rdma_cm prefers.
         v2: bool,
     },
+    /// iWARP, over TCP. The port has no GIDs, but one network interface.
+    Iwarp,
 }
 
 /// An entry of a GID table.

@@ -22,7 +22,7 @@ use kfabric::{
 
 /// Calls `each` with every address of `device` in `net`.
 pub(crate) fn for_each(
-    _live: &Live<'_>,
+    live: &Live<'_>,
     device: &Device,
     net: &Net,
     mut each: impl FnMut(SockAddr) -> Result,
@@ -34,6 +34,12 @@ pub(crate) fn for_each(
         let ipoib = match link {
             Link::InfiniBand => Some(Ipoib::read(net)?),
             Link::Roce { .. } => None,
+            Link::Iwarp => {
+                Ipoib::of_port(live, port, net)?
+                    .all()
+                    .try_for_each(&mut each)?;
+                continue;
+            }
         };
         for index in 0.. {
             let gid = match device.ib().gid(port, index, net) {

@@ -54,7 +54,10 @@ use crate::{
             QueuePair, //
         },
         work,
-        wr::Wc, //
+        wr::{
+            status,
+            Wc, //
+        }, //
     },
     key::{
         deferred::Deferring,
@@ -99,8 +102,13 @@ pub(super) struct Ctl {
     pub(super) message_len: usize,
     /// State of the auth handshake, on a connecting side with an auth key.
     pub(super) handshake: Option<Handshake>,
+    /// The queue pair of the first request of an auth handshake, on iWARP. The peer refuses that
+    /// request, and the driver fails the queue pair of a refused one.
+    pub(super) hello_qp: Option<QueuePair<Connection>>,
     /// The peer's proof of its auth key, on an accepting side with an auth key.
     pub(super) proven: Option<Proven>,
+    /// The peer of an accepted iWARP request has ended the connection before its greeting was seen.
+    pub(super) over: bool,
     pub(super) sink: Option<Arc<dyn EndpointSink>>,
     pub(super) local: SockAddr,
     pub(super) peer: SockAddr,
@@ -151,6 +159,14 @@ impl Connection {
     /// Returns the endpoint's group.
     pub(crate) fn group(&self) -> &Arc<Group> {
         &self.group
+    }
+
+    /// Returns whether the device's protocol is iWARP.
+    ///
+    /// There the driver connects the queue pair, the connecting side sends the first message (the
+    /// greeting), and the end by the peer flushes the queue pair.
+    pub(super) fn is_iwarp(&self) -> bool {
+        self.device.ib().is_iwarp()
     }
 
     /// Queues the work item.
@@ -241,7 +257,7 @@ impl Connection {
     /// Destroys the queue pair and the identifier.
     pub(super) fn destroy(&self, ctl: &mut Ctl) {
         self.data.stop();
-        let qp = ctl.qp.take();
+        let qp = (ctl.qp.take(), ctl.hello_qp.take());
         let id = ctl.id.take();
         // Waits until all posted work has completed, or the device has had its time for it. The
         // queue pair is dropped first: its event handler uses the identifier.
@@ -272,7 +288,9 @@ impl Connection {
                     message: [0; wire::REQUEST_MAX],
                     message_len: 0,
                     handshake: None,
+                    hello_qp: None,
                     proven: None,
+                    over: false,
                     sink: Some(sink),
                     local,
                     peer: SockAddr::default(),
@@ -355,6 +373,9 @@ impl Connection {
         let size = this.data.size();
         let inject = DmaBuf::new(&live, this.device.ib(), size.tx as usize * INJECT_SIZE)?;
         let qp = QueuePair::new(&live, &this.group.pd()?, this, size, port)?;
+        if this.is_iwarp() && ctl.offered.is_some() {
+            qp.expect_greeting()?;
+        }
         this.data.install(&qp, inject);
         ctl.qp = Some(qp);
         ctl.phase = Phase::Enabled;
@@ -436,6 +457,11 @@ impl Completions for Connection {
     fn received(this: ArcBorrow<'_, Self>, slot: u32, wc: &Wc) {
         let why = this.data.received(slot, wc);
         Self::fail(this, why, true);
+    }
+
+    fn greeted(this: ArcBorrow<'_, Self>, wc: &Wc) {
+        this.inbox.lock().greeted(wc.status == status::SUCCESS);
+        Self::schedule(this);
     }
 
     fn probed(this: ArcBorrow<'_, Self>, wc: &Wc) {

@@ -63,6 +63,11 @@ impl Connection {
             AddrResolved if connecting => self.step(ctl, Self::addr_resolved),
             RouteResolved if connecting => self.step(ctl, Self::route_resolved),
             Response if connecting => self.step(ctl, Self::responded).or_else(|| self.up(ctl)),
+            Established if connecting && self.is_iwarp() => match ctl.offered {
+                None => self.step(ctl, Self::accepted).or_else(|| self.up(ctl)),
+                // The accepting side waits for the greeting.
+                Some(_) => None,
+            },
             Established if connecting && ctl.handshake.as_ref().is_none_or(Handshake::is_done) => {
                 self.up(ctl)
             }
@@ -100,6 +105,14 @@ impl Connection {
                 self.down(ctl, errno::number(ekeyrejected()), 0)
             }
             Rejected => self.down_refused(ctl, status),
+            Disconnected if connecting && self.is_iwarp() && Self::is_accepted(ctl) => {
+                // The receive for the greeting completes now, if it has not already.
+                ctl.over = true;
+                if let Some(qp) = &ctl.qp {
+                    qp.fail();
+                }
+                None
+            }
             Disconnected if connecting && Self::is_accepted(ctl) => {
                 // The peer was connected, or it could not disconnect: its disconnect request
                 // arrived before its "ready to use".
@@ -160,6 +173,7 @@ impl Connection {
                 this.lingering.store(2, Ordering::Release);
                 this.down_lingering(ctl, err, 0)
             }
+            Todo::Greeted(arrived) => this.greeted(ctl, arrived),
             Todo::Lingered => {
                 this.halt(ctl);
                 if let Some(id) = &ctl.id {

@@ -20,6 +20,8 @@ pub(crate) enum Todo {
     Failed(u32, bool),
     /// A message arrived before the peer's "ready to use".
     NotifyEstablished,
+    /// The greeting has arrived (true), or cannot arrive any more. On iWARP only.
+    Greeted(bool),
     /// The peer's time to end the connection has elapsed.
     Lingered,
     /// The peer's time to complete the connection has elapsed.
@@ -43,6 +45,7 @@ pub(crate) struct Inbox {
     lingered: bool,
     late: bool,
     established: bool,
+    greeted: Option<bool>,
 }
 
 impl Inbox {
@@ -58,6 +61,7 @@ impl Inbox {
             lingered: false,
             late: false,
             established: false,
+            greeted: None,
         }
     }
 
@@ -123,6 +127,11 @@ impl Inbox {
         self.established = true;
     }
 
+    /// Records that the greeting has arrived, or cannot arrive any more.
+    pub(crate) fn greeted(&mut self, arrived: bool) {
+        self.greeted = Some(arrived);
+    }
+
     /// Records that the peer's time to end the connection has elapsed.
     pub(crate) fn lingered(&mut self) {
         self.lingered = true;
@@ -144,6 +153,9 @@ impl Inbox {
         }
         if core::mem::take(&mut self.established) {
             return Some(Todo::NotifyEstablished);
+        }
+        if let Some(arrived) = self.greeted.take() {
+            return Some(Todo::Greeted(arrived));
         }
         if core::mem::take(&mut self.lingered) {
             return Some(Todo::Lingered);

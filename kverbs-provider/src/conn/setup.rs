@@ -23,10 +23,17 @@ use super::{
 };
 use crate::{
     errno,
-    ib::cm::{
-        CmId,
-        ConnParam,
-        REJ_CONSUMER, //
+    ib::{
+        cm::{
+            CmEventKind,
+            CmId,
+            ConnParam,
+            REJ_CONSUMER, //
+        },
+        qp::{
+            QpSize,
+            QueuePair, //
+        }, //
     },
     limits::{
         ACK_TIMEOUT,
@@ -47,14 +54,21 @@ use kfabric::{
 impl Connection {
     /// Implements [`EndpointOps::connect`](kfabric::provider::EndpointOps::connect).
     pub(crate) fn connect(this: &Arc<Self>, addr: &SockAddr, data: &[u8]) -> Result {
-        let _live = this.device.enter()?;
+        let live = this.device.enter()?;
         let mut guard = this.ctl.lock();
         let ctl = &mut *guard;
         if ctl.phase != Phase::Enabled || ctl.id.is_some() {
             return Err(EINVAL);
         }
         match this.group().proof() {
-            Some(proof) => ctl.handshake = Some(Handshake::new(proof, data)?),
+            Some(proof) => {
+                if this.is_iwarp() {
+                    let port = this.device.ports().next().ok_or(ENODEV)?;
+                    let pd = this.group().pd()?;
+                    ctl.hello_qp = Some(QueuePair::new(&live, &pd, this, QpSize::LEAST, port)?);
+                }
+                ctl.handshake = Some(Handshake::new(proof, data)?);
+            }
             None => {
                 ctl.message_len = wire::encode(data, &mut ctl.message).map_err(|_| EINVAL)?;
             }
@@ -92,7 +106,7 @@ impl Connection {
             return Err(EINVAL);
         };
         let len = match &ctl.proven {
-            Some(proven) => proven.reply(param.qp_num, data, &mut message)?,
+            Some(proven) => proven.reply(self.proven_qp(&param), data, &mut message)?,
             None => wire::encode(data, &mut message).map_err(|_| EINVAL)?,
         };
         if let Err(e) = qp.connect(id, RETRY_COUNT, RNR_RETRY) {
@@ -130,13 +144,27 @@ impl Connection {
             initiator_depth: initiator,
             retry_count: RETRY_COUNT,
             rnr_retry_count: RNR_RETRY,
-            qp_num: ctl.qp.as_ref().ok_or(EINVAL)?.number(),
+            qp_num: ctl
+                .hello_qp
+                .as_ref()
+                .or(ctl.qp.as_ref())
+                .ok_or(EINVAL)?
+                .number(),
         };
         if let Some(offered) = &ctl.offered {
             param.responder_resources = responder.min(offered.responder_resources);
             param.initiator_depth = initiator.min(offered.initiator_depth);
         }
         Ok(param)
+    }
+
+    /// Returns the number of the local queue pair in an auth handshake. iWARP does not tell the peer a
+    /// number: messages and data share one TCP connection.
+    fn proven_qp(&self, param: &ConnParam) -> u32 {
+        if self.is_iwarp() {
+            return 0;
+        }
+        param.qp_num
     }
 
     /// Returns whether the peer's last message has no part of an auth handshake.
@@ -171,6 +199,7 @@ impl Connection {
     fn ask(this: &Arc<Self>, ctl: &mut Ctl) -> Result {
         // No event of the old identifier arrives after this.
         drop(ctl.id.take());
+        drop(ctl.hello_qp.take());
         this.inbox.lock().forget_events();
         let id = CmId::new(&this.net, this.clone())?;
         id.set_timers(ACK_TIMEOUT, MIN_RNR_TIMER)?;
@@ -204,7 +233,8 @@ impl Connection {
         if let Some(handshake) = &mut ctl.handshake {
             let (own, theirs) = id.path_gids()?;
             let ends = handshake::ends((&id.local_addr(), own), (&id.peer_addr(), theirs));
-            ctl.message_len = handshake.request(ends, param.qp_num, &mut ctl.message)?;
+            let qp = self.proven_qp(&param);
+            ctl.message_len = handshake.request(ends, qp, &mut ctl.message)?;
         }
         id.connect(&param, &ctl.message[..ctl.message_len])
     }
@@ -233,6 +263,33 @@ impl Connection {
                 // one asks for more time, until this rejection.
                 let _ = id.reject(&[]);
             })
+    }
+
+    /// Checks the peer's acceptance and sends the greeting, after the driver has connected an iWARP
+    /// queue pair.
+    pub(super) fn accepted(&self, ctl: &mut Ctl) -> Result {
+        let qp = ctl.qp.as_ref().ok_or(EINVAL)?;
+        let (message, len) = self.inbox.lock().message();
+        match &mut ctl.handshake {
+            Some(handshake) => handshake.accepted(&message[..len], 0)?,
+            None if handshake::is_plain(&message[..len]) => {}
+            None => return Err(ekeyrejected()),
+        }
+        qp.post_greeting()
+    }
+
+    /// Handles the arrival of the greeting, or its absence, on an iWARP connection.
+    pub(super) fn greeted(&self, ctl: &mut Ctl, arrived: bool) -> Option<Call> {
+        if ctl.phase != Phase::Connecting {
+            return None;
+        }
+        if !arrived {
+            return self.down(ctl, bindings::ECONNABORTED, 0);
+        }
+        if ctl.over {
+            self.inbox.lock().put_bare(CmEventKind::Disconnected, 0);
+        }
+        self.up(ctl)
     }
 
     /// Handles the completion of the connection.

@@ -78,7 +78,7 @@ impl<H: Owner> DataPath<H> {
                 qp,
                 inject: inject.as_ref(),
                 slot,
-                max_sge: self.size.sge,
+                size: self.size,
             };
             let taken = poster.post_parts(posting, token.get_mut());
             if taken != Taken::Nothing {

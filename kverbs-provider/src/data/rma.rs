@@ -47,10 +47,11 @@ pub(super) fn remote_key(opcode: Opcode, key: u64) -> Result<u32> {
 /// - `EMSGSIZE` if the operation may not have that many.
 #[inline(always)]
 pub(super) fn work_requests(opcode: Opcode, entries: u32, size: QpSize) -> Result<u32> {
-    let needed = if entries <= size.sge {
+    let sge = size.sge_of(opcode);
+    let needed = if entries <= sge {
         1
     } else {
-        entries.div_ceil(size.sge)
+        entries.div_ceil(sge)
     };
     let most = match opcode {
         Opcode::Read | Opcode::Write => size.tx,
@@ -73,9 +74,10 @@ impl<H: Owner> Poster<'_, H> {
             part.push(sge);
         }
         let wr = &mut posting.wr;
+        let max_sge = self.size.sge_of(wr.opcode) as usize;
         let mut posted = 0;
         let result = local::for_each_sge(self.group, token, |sge| {
-            if part.len() == self.max_sge as usize {
+            if part.len() == max_sge {
                 self.qp.post_send(self.slot, wr, part.get(), false)?;
                 posted += 1;
                 wr.remote_addr = wr.remote_addr.wrapping_add(part.bytes());

@@ -9,7 +9,6 @@ use kernel::{
 
 use super::{
     all_free,
-    fatal,
     local,
     DataPath,
     Kept,
@@ -105,6 +104,6 @@ impl<H: Owner> DataPath<H> {
             imm: wc.imm,
             remote_write: wc.remote_write,
         });
-        fatal(wc.status)
+        self.fatal_unless_ended(wc.status)
     }
 }

@@ -38,7 +38,10 @@ use crate::{
     errno,
     ib::{
         dma::DmaBuf,
-        qp::QueuePair,
+        qp::{
+            QpSize,
+            QueuePair, //
+        },
         wr::{
             status,
             Opcode,
@@ -57,7 +60,10 @@ use crate::{
     }, //
 };
 use kfabric::{
-    base::errno::enotconn,
+    base::errno::{
+        enotconn,
+        eopnotsupp, //
+    },
     ep::OpToken,
     op::{
         OpDesc,
@@ -197,8 +203,8 @@ pub(super) struct Poster<'a, H: Owner> {
     /// `Tx::inject`.
     pub(super) inject: Option<&'a DmaBuf>,
     pub(super) slot: u32,
-    /// Maximum scatter entries of a work request.
-    pub(super) max_sge: u32,
+    /// The size of the queue pair.
+    pub(super) size: QpSize,
 }
 
 /// An operation that the transmit side can try to post.
@@ -304,6 +310,7 @@ impl<H: Owner> DataPath<H> {
     ///
     /// - `EINVAL` if the key is not one of verbs.
     /// - `EMSGSIZE` if the operation has too many pieces.
+    /// - `EOPNOTSUPP` for a read into borrowed pages on iWARP.
     /// - The errors of [`local::gather`].
     #[inline(always)]
     fn plan(
@@ -315,6 +322,10 @@ impl<H: Owner> DataPath<H> {
         sges: &mut SgeList<'_>,
     ) -> Result<Plan> {
         let rkey = rma::remote_key(opcode, op.key)?;
+        if opcode == Opcode::Read && token.has_lent() && self.device.is_iwarp() {
+            // Borrowed pages have no key of their own, and the request tells the peer the key.
+            return Err(eopnotsupp());
+        }
         let entries = local::gather(owner.group(), token, self.size.sge, sges)?;
         let credits = rma::work_requests(opcode, entries, self.size)?;
         Ok(Plan {
@@ -368,7 +379,7 @@ impl<H: Owner> DataPath<H> {
             qp,
             inject: tx.inject.as_ref(),
             slot,
-            max_sge: self.size.sge,
+            size: self.size,
         };
         match poster.submit(&mut tx.held, plan, token, sges) {
             Ok(accepted) => Ok((slot, accepted)),
@@ -459,7 +470,7 @@ impl<H: Owner> DataPath<H> {
     /// Context: process. Locking: none held.
     pub(crate) fn probed(&self, wc: &Wc) -> Option<u32> {
         self.tx.lock().probing = false;
-        fatal(wc.status)
+        self.fatal_unless_ended(wc.status)
     }
 
     /// Probes an idle connection. Returns the errno with which the connection must end if the peer

@@ -233,13 +233,19 @@ unsafe extern "C" fn handle<H: CmHandler>(
         _ => return 0,
     };
     let (param, data) = match kind {
-        // SAFETY: These events carry connection parameters.
-        Response | Rejected => unsafe { conn(event) },
+        // SAFETY: These events carry connection parameters. Those of `Established` are zeros, except
+        // on the connecting side of iWARP, where they are the peer's acceptance.
+        Response | Rejected | Established => unsafe { conn(event) },
         _ => (ConnParam::default(), &[][..]),
+    };
+    // iWARP has no reason for a refusal. Only a consumer's refusal has data.
+    let status = match kind {
+        Rejected if event.status < 0 && !data.is_empty() => REJ_CONSUMER,
+        _ => event.status,
     };
     let told = CmEvent {
         kind,
-        status: event.status,
+        status,
         data,
         qp_num: param.qp_num,
     };

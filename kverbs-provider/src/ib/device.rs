@@ -255,7 +255,24 @@ impl Device {
         unsafe { (*self.as_ptr()).phys_port_cnt }
     }
 
-    /// Returns whether rdma_cm can connect queue pairs of the port over InfiniBand's protocol.
+    /// Returns whether the device's protocol is iWARP.
+    pub(crate) fn is_iwarp(&self) -> bool {
+        // SAFETY: By the type invariant the structure exists.
+        unsafe { raw::kverbs_is_iwarp(self.as_ptr()) }
+    }
+
+    /// Returns whether the driver is siw.
+    pub(crate) fn is_siw(&self) -> bool {
+        self.driver() == raw::rdma_driver_id_RDMA_DRIVER_SIW
+    }
+
+    /// Returns whether memory that receives the answer of a read must be registered with a right for
+    /// peers to write (RFC 5040, section 5.2). siw checks the local right instead (`siw_proc_rresp()`).
+    pub(crate) fn sinks_need_rights(&self) -> bool {
+        self.is_iwarp() && !self.is_siw()
+    }
+
+    /// Returns whether rdma_cm can connect queue pairs of the port.
     pub(crate) fn connects(&self, port: u32) -> bool {
         // SAFETY: By the type invariant the structure exists; callers pass a port of the device.
         unsafe { raw::kverbs_is_rc_capable(self.as_ptr(), port) }
@@ -274,6 +291,7 @@ impl Device {
             raw::kverbs_link_KVERBS_LINK_IB => Some(Link::InfiniBand),
             raw::kverbs_link_KVERBS_LINK_ROCE_V1 => Some(Link::Roce { v2: false }),
             raw::kverbs_link_KVERBS_LINK_ROCE_V2 => Some(Link::Roce { v2: true }),
+            raw::kverbs_link_KVERBS_LINK_IWARP => Some(Link::Iwarp),
             _ => None,
         }
     }
@@ -326,14 +344,20 @@ impl Device {
         compat::limit(self.attrs().max_cqe)
     }
 
-    /// Returns the maximum number of scatter entries that every kind of work request supports.
+    /// Returns the maximum number of scatter entries of a work request that is no read.
     pub(crate) fn max_sge(&self) -> u32 {
         let attrs = self.attrs();
         let all = compat::limit(attrs.max_send_sge).min(compat::limit(attrs.max_recv_sge));
-        match compat::limit(attrs.max_sge_rd) {
+        all.max(1)
+    }
+
+    /// Returns the maximum number of scatter entries of a read. iWARP has one.
+    pub(crate) fn max_read_sge(&self) -> u32 {
+        match compat::limit(self.attrs().max_sge_rd) {
             // The device states no limit for reads.
-            0 => all.max(1),
-            reads => all.min(reads).max(1),
+            0 if self.is_iwarp() => 1,
+            0 => self.max_sge(),
+            reads => self.max_sge().min(reads),
         }
     }
 
@@ -393,6 +417,11 @@ pub(crate) struct Live<'a> {
 }
 
 impl Live<'_> {
+    /// Returns the device.
+    pub(super) fn device(&self) -> &Device {
+        self.device
+    }
+
     /// Runs `call`, which may wait for a program without a time limit. A removal of the device ends
     /// all other objects meanwhile, and waits for this call last.
     ///

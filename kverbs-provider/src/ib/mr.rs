@@ -63,6 +63,15 @@ impl Access {
         Self(bits)
     }
 
+    /// Returns the rights of a region that the device also fills with answers to reads, if iWARP
+    /// requires remote rights for that (`needs`).
+    pub(crate) fn sink(self, needs: bool) -> Self {
+        if needs && self.writes() {
+            return Self(self.0 | raw::ib_access_flags_IB_ACCESS_REMOTE_WRITE);
+        }
+        self
+    }
+
     /// Returns the rights without those of peers.
     pub(crate) fn local(self) -> Self {
         Self(self.0 & raw::ib_access_flags_IB_ACCESS_LOCAL_WRITE)
@@ -276,7 +285,7 @@ impl Mr {
         fault::dereg()?;
         // SAFETY: By the type invariant this object owns the region; callers do not use it after a
         // success.
-        to_result(unsafe { raw::ib_dereg_mr_user(self.as_ptr(), core::ptr::null_mut()) })
+        to_result(unsafe { raw::kverbs_dereg_mr(self.as_ptr()) })
     }
 
     /// Requests deregistration until the driver agrees, for up to 341 ms.
@@ -311,8 +320,8 @@ impl Mr {
 
     /// Deregisters the region. After a success, no byte is read or written through its keys.
     ///
-    /// On every driver, deregistration waits for accesses in flight; a local invalidate on rxe does
-    /// not. May sleep, for 341 ms if the driver refuses.
+    /// Deregistration waits for accesses in flight, except on siw for answers to a peer's reads; a
+    /// local invalidate on rxe does not. May sleep, for 341 ms if the driver refuses.
     ///
     /// # Errors
     ///

@@ -76,7 +76,12 @@ pub(crate) trait Completions: Send + Sync + Sized + 'static {
     /// Context: process. Calls for one queue pair do not overlap.
     fn received(this: ArcBorrow<'_, Self>, slot: u32, wc: &Wc);
 
-    /// Handles the end of the probe.
+    /// Handles the end of the receive for the greeting ([`QueuePair::post_greeting`]).
+    ///
+    /// Context: process. Calls for one queue pair do not overlap.
+    fn greeted(this: ArcBorrow<'_, Self>, wc: &Wc);
+
+    /// Handles the end of the probe, or of the greeting.
     ///
     /// Context: process. Calls for one queue pair do not overlap.
     fn probed(this: ArcBorrow<'_, Self>, wc: &Wc);
@@ -96,13 +101,31 @@ pub(crate) struct QpSize {
     pub(crate) rx: u32,
     /// Scatter entries of one work request, at most [`MAX_SGE`].
     pub(crate) sge: u32,
+    /// Scatter entries of one read, at most `sge`.
+    pub(crate) read_sge: u32,
 }
 
 impl QpSize {
-    /// Send work requests of the provider itself: the probe, and one to drain.
-    pub(crate) const TX_EXTRA: u32 = 2;
-    /// Receive work requests of the provider itself: one to drain.
-    pub(crate) const RX_EXTRA: u32 = 1;
+    /// Send work requests of the provider itself: the probe, the greeting, and one to drain.
+    pub(crate) const TX_EXTRA: u32 = 3;
+    /// Receive work requests of the provider itself: one for the greeting, and one to drain.
+    pub(crate) const RX_EXTRA: u32 = 2;
+
+    /// The size of a queue pair for no operations.
+    pub(crate) const LEAST: Self = Self {
+        tx: 1,
+        rx: 1,
+        sge: 1,
+        read_sge: 1,
+    };
+
+    /// Returns the scatter entries of one work request with an opcode.
+    pub(crate) fn sge_of(self, opcode: Opcode) -> u32 {
+        match opcode {
+            Opcode::Read => self.read_sge,
+            _ => self.sge,
+        }
+    }
 }
 
 /// The kind of work request to which a completion belongs.
@@ -111,6 +134,7 @@ enum Kind {
     Last,
     More,
     Receive,
+    Greeting,
     Probe,
 }
 
@@ -130,12 +154,14 @@ struct Slot<H: Completions> {
 ///
 /// This object owns `qp` and `cq`. `qp` is a queue pair in `pd`, in INIT or later, with `cq` for
 /// both sides. `slots` holds `tx` slots for last work requests, `tx` for others, `rx` for receives
-/// and one for the probe. The slots do not move, and `handler` keeps their `handler` alive.
+/// one for the greeting's receive and one for the probe. The slots do not move, and `handler` keeps their `handler` alive.
 struct Core<H: Completions> {
     qp: NonNull<raw::ib_qp>,
     cq: NonNull<raw::ib_cq>,
     slots: KVVec<Slot<H>>,
     size: QpSize,
+    /// True if the device's protocol is iWARP.
+    iwarp: bool,
     /// Number of steps of [`QueuePair::connect`] that succeeded.
     steps: AtomicUsize,
     /// True if the device failed a step.
@@ -185,6 +211,7 @@ unsafe extern "C" fn done<H: Completions>(_cq: *mut raw::ib_cq, wc: *mut raw::ib
         Kind::Last => H::sent(handler, slot.index, true, &wc),
         Kind::More => H::sent(handler, slot.index, false, &wc),
         Kind::Receive => H::received(handler, slot.index, &wc),
+        Kind::Greeting => H::greeted(handler, &wc),
         Kind::Probe => H::probed(handler, &wc),
     }
 }
@@ -269,7 +296,7 @@ impl<H: Completions> QueuePair<H> {
                     raw::ib_create_qp_kernel(pd.as_ptr(), &mut attr, CALLER.as_char_ptr())
                 })
             })
-            .and_then(|qp| Self::init(qp, port));
+            .and_then(|qp| Self::init(qp, port, pd.device().is_iwarp()));
         let qp = match made {
             Ok(qp) => qp,
             Err(e) => {
@@ -287,6 +314,7 @@ impl<H: Completions> QueuePair<H> {
             cq,
             slots,
             size,
+            iwarp: pd.device().is_iwarp(),
             steps: AtomicUsize::new(0),
             broken: AtomicBool::new(false),
             ended: AtomicBool::new(false),
@@ -300,7 +328,7 @@ impl<H: Completions> QueuePair<H> {
     }
 
     fn slots(handler: *const H, size: QpSize) -> Result<KVVec<Slot<H>>> {
-        let n = 2 * size.tx as usize + size.rx as usize + 1;
+        let n = 2 * size.tx as usize + size.rx as usize + 2;
         let mut slots = KVVec::with_capacity(n, GFP_KERNEL_ACCOUNT | __GFP_NOWARN)?;
         let mut add = |kind, count| -> Result {
             for index in 0..count {
@@ -320,17 +348,25 @@ impl<H: Completions> QueuePair<H> {
         add(Kind::Last, size.tx)?;
         add(Kind::More, size.tx)?;
         add(Kind::Receive, size.rx)?;
+        add(Kind::Greeting, 1)?;
         add(Kind::Probe, 1)?;
         Ok(slots)
     }
 
-    /// Moves a new queue pair from RESET to INIT, or destroys it if that fails.
-    fn init(qp: *mut raw::ib_qp, port: u32) -> Result<*mut raw::ib_qp> {
+    /// Moves a new queue pair from RESET to INIT, or destroys it if that fails. An iWARP queue pair
+    /// gets its rights now, because the driver connects it.
+    fn init(qp: *mut raw::ib_qp, port: u32, iwarp: bool) -> Result<*mut raw::ib_qp> {
         let mut attr = raw::ib_qp_attr {
             qp_state: raw::ib_qp_state_IB_QPS_INIT,
             port_num: port,
             ..Default::default()
         };
+        if iwarp {
+            let rights = raw::ib_access_flags_IB_ACCESS_REMOTE_READ
+                | raw::ib_access_flags_IB_ACCESS_REMOTE_WRITE;
+            // CAST: Only low bits are set.
+            attr.qp_access_flags = rights as c_int;
+        }
         let mask = raw::ib_qp_attr_mask_IB_QP_STATE
             | raw::ib_qp_attr_mask_IB_QP_PKEY_INDEX
             | raw::ib_qp_attr_mask_IB_QP_PORT
@@ -381,6 +417,10 @@ impl<H: Completions> QueuePair<H> {
         retry_count: u8,
         rnr_retry_count: u8,
     ) -> Result {
+        if self.0.iwarp {
+            // The driver moves the queue pair to RTS.
+            return Ok(());
+        }
         let (initiator, responder) = self.0.pd.device().max_rd_atom();
         let steps = [
             raw::ib_qp_state_IB_QPS_INIT,
@@ -422,8 +462,10 @@ impl<H: Completions> QueuePair<H> {
     ///
     /// Some failures have no other sign: if a key ends in the middle of an answer to a read, rxe
     /// raises no event, and the completions of flushed work requests may come late.
+    ///
+    /// On iWARP it returns false: an end by the peer moves the queue pair to ERR, too.
     pub(crate) fn has_failed(&self) -> bool {
-        if self.is_ended() {
+        if self.is_ended() || self.0.iwarp {
             return false;
         }
         let mut attr = raw::ib_qp_attr::default();
@@ -452,6 +494,13 @@ impl<H: Completions> QueuePair<H> {
     }
 
     fn post(&self, slot: usize, wr: &SendWr, sges: &[Sge], signaled: bool) -> Result {
+        let mut wr = *wr;
+        let iwarp = self.0.iwarp;
+        if iwarp && wr.opcode == Opcode::Read && sges.is_empty() {
+            // iWARP reads have one scatter entry. siw answers a read of no bytes from a list with
+            // bytes of an earlier operation, if it is busy (`siw_activate_tx()`).
+            wr.opcode = Opcode::Write;
+        }
         let cqe = core::ptr::from_ref(&self.0.slots.get(slot).ok_or(EINVAL)?.cqe);
         let mut head = raw::ib_send_wr::default();
         head.__bindgen_anon_1.bindgen_union_field = cqe as u64;
@@ -461,7 +510,8 @@ impl<H: Completions> QueuePair<H> {
         if signaled {
             head.send_flags |= raw::ib_send_flags_IB_SEND_SIGNALED;
         }
-        if wr.fence {
+        // siw refuses a fence of a read (`siw_activate_tx_from_sq()`). On iWARP, reads execute in order.
+        if wr.fence && !(iwarp && wr.opcode == Opcode::Read) {
             head.send_flags |= raw::ib_send_flags_IB_SEND_FENCE;
         }
         if let Some(imm) = wr.imm {
@@ -520,6 +570,24 @@ impl<H: Completions> QueuePair<H> {
             rkey: 0,
         };
         self.post(self.0.slots.len() - 1, &wr, &[], true)
+    }
+
+    /// Posts the greeting, an empty message, as the first message of an iWARP connection's initiator.
+    /// The acceptor may not send before a message has arrived (RFC 5044, section 7.1.2).
+    pub(crate) fn post_greeting(&self) -> Result {
+        let wr = SendWr {
+            opcode: Opcode::Send,
+            imm: None,
+            fence: false,
+            remote_addr: 0,
+            rkey: 0,
+        };
+        self.post(self.0.slots.len() - 1, &wr, &[], true)
+    }
+
+    /// Posts the receive for the greeting, before all other receives.
+    pub(crate) fn expect_greeting(&self) -> Result {
+        self.post_recv(self.0.size.rx, &[])
     }
 
     /// Posts a receive. The caller uses each slot once at a time.

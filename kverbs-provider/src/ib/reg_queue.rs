@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 //! A queue pair connected to itself, on which a task posts fast registrations and local
-//! invalidations, and waits for them.
+//! invalidations, and waits for them. An iWARP device connects it, through the connection manager,
+//! to another queue pair of this host (`iwarp.c`).
 //!
 //! Many requests are posted as one chain, of which only the last is signaled. They execute in
 //! order, and more than half of the cost of a single one is the way to the device's worker and
@@ -58,6 +59,8 @@ pub(crate) struct RegQueue {
     chain: KVec<raw::ib_reg_wr>,
     /// Number of work requests that fit the queue.
     depth: u32,
+    /// The connection, on an iWARP device. Owned.
+    loopback: Option<NonNull<raw::kverbs_loop>>,
     pd: Arc<Pd>,
 }
 
@@ -121,25 +124,37 @@ impl RegQueue {
             }
         };
         // INVARIANT: All fields are as created above; dropping the queue frees them.
-        let queue = Self {
+        let mut queue = Self {
             qp,
             cq,
             woken,
             chain,
             depth,
+            loopback: None,
             pd: pd.clone(),
         };
         let mut last = Err(ENODEV);
-        for port in 1..=queue.pd.device().ports() {
-            last = fault::device().and_then(|()| {
-                // SAFETY: The queue pair is in RESET, and the device has the port.
-                to_result(unsafe { raw::kverbs_self_connect(queue.qp.as_ptr(), port) })
-            });
+        for port in 1..=pd.device().ports() {
+            last = fault::device().and_then(|()| queue.connect(port));
             if last.is_ok() {
                 break;
             }
         }
         last.map(|()| queue)
+    }
+
+    /// Connects the new queue pair by `port`.
+    fn connect(&mut self, port: u32) -> Result {
+        let qp = self.qp.as_ptr();
+        if !self.pd.device().is_iwarp() {
+            // SAFETY: The queue pair is in RESET, and the device has the port.
+            return to_result(unsafe { raw::kverbs_self_connect(qp, port) });
+        }
+        // SAFETY: The queue pair is new, the completion queue is its own, and the device has the
+        // port.
+        let made = from_err_ptr(unsafe { raw::kverbs_loop_new(qp, self.cq.as_ptr(), port) })?;
+        self.loopback = NonNull::new(made);
+        Ok(())
     }
 
     /// Registers the regions that [`Mr::aim`] prepared, each with its access, and waits until peers
@@ -264,6 +279,10 @@ impl RegQueue {
 
 impl Drop for RegQueue {
     fn drop(&mut self) {
+        if let Some(loopback) = self.loopback.take() {
+            // SAFETY: This object owns the connection, and the queue pair still exists.
+            unsafe { raw::kverbs_loop_free(loopback.as_ptr()) };
+        }
         // SAFETY: By the type invariant this object owns both. After the queue pair is destroyed,
         // no work request reads a region or completes.
         unsafe {

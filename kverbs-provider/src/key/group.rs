@@ -129,7 +129,8 @@ impl Group {
         let pd = Arc::new(Pd::new(live, device.ib(), program)?, GFP_KERNEL_ACCOUNT)?;
         let lkey = pd.local_dma_lkey();
         let base = match values {
-            KeyValues::Own => next_base(),
+            // siw ignores the address that a registration of user memory wants (`siw_reg_user_mr()`).
+            KeyValues::Own if !device.ib().is_siw() => next_base(),
             _ => 0,
         };
         let source = Values::new(values)?;
