@@ -3,6 +3,7 @@
 //! Building blocks of kfblk's tests. Node 1 exports, node 2 has the disk. Node 1 reads its export
 //! through a disk too, as an initiator of its own.
 
+use crate::harness::caps::BORROWED_READS;
 use crate::harness::guest::{load, module_users, run, unload, until};
 use crate::harness::{skip, Ctx, WRONG_DATA};
 use crate::sys::Map;
@@ -45,6 +46,7 @@ impl Loaded {
     ///
     /// If the module does not load. If there is no module, the test is skipped.
     pub fn new(ctx: &mut Ctx) -> Result<Self> {
+        ctx.need(BORROWED_READS)?;
         let ours = ctx.first() || !one_kernel(ctx);
         if ours && module_users("kfblk").is_some() {
             sweep().context("the remains of an earlier test")?;

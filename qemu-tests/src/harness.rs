@@ -7,6 +7,7 @@
 //! child and check for leftovers ([`leaks`]), and node 1 prints one result. A child that crashes or
 //! hangs fails its test and nothing else.
 
+pub mod caps;
 pub mod child;
 pub mod ctl;
 pub mod env;
@@ -56,6 +57,8 @@ pub struct Test {
     pub seconds: u32,
     /// Body of the test, run on both nodes at once.
     pub run: fn(&mut Ctx) -> Result<()>,
+    /// Capabilities that the device must have ([`caps`]).
+    pub needs: u16,
     /// Whether node 2 is lost afterwards; such a test comes last.
     pub loses_peer: bool,
 }
@@ -68,6 +71,7 @@ impl Test {
             topologies: PAIR,
             seconds: 5,
             run,
+            needs: 0,
             loses_peer: false,
         }
     }
@@ -80,6 +84,7 @@ impl Test {
             topologies: PAIR,
             seconds: 5,
             run,
+            needs: 0,
             loses_peer: false,
         }
     }
@@ -110,6 +115,15 @@ impl Test {
     pub const fn verbs(self) -> Self {
         Self {
             topologies: self.topologies & !(SHM | SHM_LONG),
+            ..self
+        }
+    }
+
+    /// Adds capabilities that the device must have ([`caps`]).
+    #[must_use]
+    pub const fn needs(self, caps: u16) -> Self {
+        Self {
+            needs: self.needs | caps,
             ..self
         }
     }

@@ -6,6 +6,7 @@
 //! connections.
 
 use crate::buf::Buf;
+use crate::harness::caps::REMOTE_ERRORS;
 use crate::harness::Ctx;
 use crate::op::{self, iov};
 use crate::pair::{Opts, Side, LOCAL, LONG, WAIT};
@@ -67,6 +68,8 @@ impl Lanes {
     ///
     /// The errno of the failed call.
     pub fn under(ctx: &mut Ctx, auth: &'static [&'static [u8]]) -> Result<Self> {
+        // Tests of many connections tell refused accesses by their errors.
+        ctx.need(REMOTE_ERRORS)?;
         let side = Side::open(ctx)?;
         let cqs: raw::Result<Vec<_>> = (0..LANES)
             .map(|_| side.cq(64, KFI_CQ_FORMAT_DATA))

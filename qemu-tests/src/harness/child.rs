@@ -26,6 +26,7 @@ pub fn main(test: &Test, env: Env, fd: RawFd) -> i32 {
     let result = Ctl::new(stream, limit).and_then(|ctl| {
         let mut ctx = Ctx { env, ctl };
         ctx.barrier("start")?;
+        ctx.need(test.needs)?;
         (test.run)(&mut ctx)?;
         if test.loses_peer {
             return Ok(());

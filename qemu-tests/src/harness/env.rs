@@ -132,6 +132,8 @@ pub struct Env {
     pub dev: String,
     /// Name of the network device under the RDMA device.
     pub netdev: String,
+    /// The kind of RDMA device, as `rdma link add` names it.
+    pub device: String,
     /// Name of the provider under test.
     pub provider: String,
     /// Seed of random tests.
@@ -181,6 +183,7 @@ impl Env {
             addr6: six("KFI_ADDR6")?,
             peer6: six("KFI_PEER6")?,
             dev: var("KFI_DEV").unwrap_or_else(|| "rxe0".into()),
+            device: var("KFI_DEVICE").unwrap_or_else(|| "rxe".into()),
             netdev: var("KFI_NETDEV").unwrap_or_else(|| "eth0".into()),
             provider: var("KFI_PROVIDER").unwrap_or_else(|| topology.provider().into()),
             seed: match var("KFI_SEED") {

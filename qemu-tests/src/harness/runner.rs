@@ -2,12 +2,14 @@
 
 //! The two runners. Node 1 leads, node 2 follows its orders.
 
+use super::caps::LACKS;
 use super::child::Half;
 use super::leaks::Baseline;
 use super::result::{fault_of, join, Fault, Line, Part};
 use super::{ctl, Ctl, Env, Outcome, Status, Test};
 use anyhow::{bail, Context, Result};
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
 use std::net::TcpListener;
 use std::process::Child;
 use std::time::{Duration, Instant};
@@ -99,6 +101,7 @@ fn lead(plan: &Plan, env: &Env) -> Result<bool> {
     let mut line = Ctl::new(stream, ANSWER)?;
     let mut baseline = Baseline::take();
     let mut counts = [0usize; 3];
+    let mut lacks = BTreeMap::new();
     let start = Instant::now();
     let mut env = env.clone();
     loop {
@@ -110,8 +113,13 @@ fn lead(plan: &Plan, env: &Env) -> Result<bool> {
                 println!("# {rest} tests were not begun: time is up");
                 break;
             }
-            let status = lead_shown(test, &env, &listener, &mut line, &mut baseline)
+            let (status, detail) = lead_shown(test, &env, &listener, &mut line, &mut baseline)
                 .with_context(|| format!("node 2 is lost; {} tests were not run", rest - 1))?;
+            if let Some(names) = detail.strip_prefix(LACKS) {
+                for name in names.split(", ") {
+                    *lacks.entry(name.to_owned()).or_insert(0usize) += 1;
+                }
+            }
             counts[status as usize] += 1;
             if test.loses_peer {
                 // Node 2 has ended. The host boots both guests again for the remaining tests.
@@ -125,6 +133,9 @@ fn lead(plan: &Plan, env: &Env) -> Result<bool> {
         env.seed += 1;
     }
     let _ = line.send(&Order::End);
+    for (name, tests) in &lacks {
+        println!("# {LACKS}{name} ({tests} tests)");
+    }
     let [ok, failed, skipped] = counts;
     println!(
         "# {}: {ok} passed, {failed} failed, {skipped} skipped in {:.0} s",
@@ -141,7 +152,7 @@ fn lead_shown(
     listener: &TcpListener,
     line: &mut Ctl,
     baseline: &mut Baseline,
-) -> Result<Status> {
+) -> Result<(Status, String)> {
     println!("KFI-START {}", test.name);
     let result = lead_one(test, env, listener, line, baseline);
     let lost = result.is_err();
@@ -155,14 +166,14 @@ fn lead_shown(
         status,
         seconds,
         place,
-        detail,
+        detail: detail.clone(),
         fault,
     }
     .print();
     if lost && !test.loses_peer {
         bail!("no word of it");
     }
-    Ok(status)
+    Ok((status, detail))
 }
 
 fn lead_one(

@@ -219,10 +219,10 @@ impl<'a> Chaos<'a> {
             }
             self.command("rdma", &["link", "delete", dev])?;
         }
-        let netdev = self.env.netdev.as_str();
+        let (kind, netdev) = (self.env.device.as_str(), self.env.netdev.as_str());
         self.command(
             "rdma",
-            &["link", "add", dev, "type", "rxe", "netdev", netdev],
+            &["link", "add", dev, "type", kind, "netdev", netdev],
         )
         .map(drop)
     }

@@ -8,6 +8,7 @@ use super::keys::hammer;
 use super::library::Lib;
 use super::refused;
 use crate::buf::Buf;
+use crate::harness::caps::ATOMICS;
 use crate::harness::{skip, Ctx, Test, SMOKE};
 use crate::lanes::{Lanes, LANES, SPAN};
 use crate::op::{self, iov};
@@ -25,30 +26,37 @@ use std::time::{Duration, Instant};
 pub const TESTS: &[Test] = &[
     Test::pair("atomic.each_offered_op_matches_the_model", what_is_offered)
         .seconds(20)
-        .also(SMOKE),
+        .also(SMOKE)
+        .needs(ATOMICS),
     Test::pair(
         "atomic.adds_from_two_connections_lose_no_update",
         nothing_is_lost,
     )
-    .seconds(20),
-    Test::pair("atomic.lock_by_compare_and_swap_excludes", a_lock).seconds(20),
+    .seconds(20)
+    .needs(ATOMICS),
+    Test::pair("atomic.lock_by_compare_and_swap_excludes", a_lock)
+        .seconds(20)
+        .needs(ATOMICS),
     Test::pair(
         "atomic.p02_access_beyond_rights_or_range_is_refused",
         rights,
     )
-    .seconds(20),
+    .seconds(20)
+    .needs(ATOMICS),
     Test::pair("atomic.p03_counters_stand_still_after_revoke", |ctx| {
         stands_still(ctx, false)
     })
-    .seconds(30),
+    .seconds(30)
+    .needs(ATOMICS),
     Test::pair(
         "atomic.p03_counters_of_ordered_keys_stand_still_after_revoke",
         |ctx| stands_still(ctx, true),
     )
-    .seconds(30),
-    Test::pair("atomic.bad_arguments_are_refused", refused_arguments),
-    Test::pair("atomic.completed_ops_count_as_reads_and_writes", counters),
-    Test::pair("atomic.ops_by_library_match_the_model", library),
+    .seconds(30)
+    .needs(ATOMICS),
+    Test::pair("atomic.bad_arguments_are_refused", refused_arguments).needs(ATOMICS),
+    Test::pair("atomic.completed_ops_count_as_reads_and_writes", counters).needs(ATOMICS),
+    Test::pair("atomic.ops_by_library_match_the_model", library).needs(ATOMICS),
 ];
 
 /// Rights for atomics.

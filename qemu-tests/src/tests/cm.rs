@@ -4,6 +4,7 @@
 
 use super::refused;
 use crate::buf::{pattern_bytes, Buf};
+use crate::harness::caps::ABORTED_CONNECTS;
 use crate::harness::{skip, Ctx, Test, SMOKE};
 use crate::op::{self, iov};
 use crate::pair::{Opts, Pair, Side, WAIT};
@@ -55,7 +56,8 @@ pub const TESTS: &[Test] = &[
         "cm.close_while_connecting_leaves_nothing",
         close_while_connecting,
     )
-    .seconds(8),
+    .seconds(8)
+    .needs(ABORTED_CONNECTS),
     Test::pair(
         "cm.connect_repeated_succeeds_each_time",
         connect_again_and_again,

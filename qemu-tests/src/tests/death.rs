@@ -6,6 +6,7 @@
 use super::keys::hammer;
 use super::modules::{add_link, delete_link};
 use crate::buf::Buf;
+use crate::harness::caps::IB_TRANSPORT;
 use crate::harness::guest::{ask_host, run, until};
 use crate::harness::{Ctx, Test, TWO};
 use crate::op::{self, iov};
@@ -447,6 +448,9 @@ fn cut_off(ctx: &mut Ctx, busy: bool) -> Result<()> {
 ///
 /// If the device cannot be created.
 pub fn revive_rxe(ctx: &Ctx) -> Result<bool> {
+    if !ctx.has(IB_TRANSPORT)? {
+        return Ok(false);
+    }
     let all = run("rdma", &["resource", "show", "qp"])?;
     let own = all
         .lines()

@@ -69,7 +69,10 @@ fn lists_own_device(ctx: &mut Ctx) -> Result<()> {
         "iov_limit {}",
         e.iov_limit
     );
-    ensure!(e.cq_data_size >= 4 && e.cm_data_size >= 16, "{e:?}");
+    // iWARP has no immediate data.
+    let iwarp = e.protocol == KFI_PROTO_IWARP;
+    let data = if iwarp { 0 } else { 4 };
+    ensure!(e.cq_data_size == data && e.cm_data_size >= 16, "{e:?}");
     ensure!(e.tx_size > 0 && e.rx_size > 0, "{e:?}");
     ensure!(
         e.abi == KFI_ABI_VERSION && e.api_version >> 16 == KFI_API_VERSION >> 16,

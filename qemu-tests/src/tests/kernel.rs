@@ -3,6 +3,7 @@
 //! Tests that run in the kernel: modules that run tests when loaded and report in KTAP, line by
 //! line, in the kernel's log. Each line becomes a result.
 
+use crate::harness::caps::IMMEDIATE_DATA;
 use crate::harness::child::tell;
 use crate::harness::guest::{load_with, unload, until};
 use crate::harness::result::Part;
@@ -40,7 +41,8 @@ pub const TESTS: &[Test] = &[
     Test::pair("kernel.c_msg_with_fabrics_opened_anew_moves_data", |c| {
         between(c, "kfi_test_c_msg", "")
     })
-    .seconds(10),
+    .seconds(10)
+    .needs(IMMEDIATE_DATA),
     Test::alone("kernel.registry_module_loaded_passes", |c| {
         module(c, "kfi_test_registry", "", "kfi-registry")
     })

@@ -8,6 +8,7 @@
 use super::modules::{add_link, delete_link};
 use super::refused;
 use crate::buf::Buf;
+use crate::harness::caps::{FENCED_READS, READ_RIGHTS, REMOTE_ERRORS};
 use crate::harness::leaks::vm_pin;
 use crate::harness::{skip, Ctx, Test, NETNS, SMOKE};
 use crate::op::{self, iov};
@@ -28,7 +29,9 @@ pub const TESTS: &[Test] = &[
     .seconds(15),
     Test::pair("keys.p01_region_without_key_works_locally", local_use),
     Test::pair("keys.p02_access_beyond_range_is_refused", range_is_exact).seconds(20),
-    Test::pair("keys.p02_access_beyond_rights_is_refused", rights_are_exact).seconds(8),
+    Test::pair("keys.p02_access_beyond_rights_is_refused", rights_are_exact)
+        .seconds(8)
+        .needs(READ_RIGHTS),
     Test::pair("keys.p02_key_on_other_domain_is_refused", other_domain).seconds(8),
     Test::pair("keys.p02_access_beyond_large_range_is_refused", large_range).seconds(15),
     Test::pair(
@@ -48,6 +51,7 @@ pub const TESTS: &[Test] = &[
         "keys.p03_revoke_under_reads_shows_no_later_byte",
         revoke_under_reads,
     )
+    .needs(FENCED_READS)
     .seconds(15),
     Test::pair("keys.p04_stale_key_after_reassign_is_refused", stale_key).seconds(30),
     Test::pair(
@@ -61,6 +65,7 @@ pub const TESTS: &[Test] = &[
         "keys.cve_2023_25775_zero_length_grants_nothing",
         zero_length,
     )
+    .needs(REMOTE_ERRORS)
     .seconds(12),
 ];
 
@@ -70,6 +75,8 @@ pub(super) struct Bench {
     pub(super) cq: Cq,
     pub(super) buf: Buf,
     pub(super) region: u64,
+    /// A refused operation completes with the reason.
+    remote_errors: bool,
     ep: Option<u64>,
 }
 
@@ -84,6 +91,7 @@ impl Bench {
             cq,
             buf,
             region,
+            remote_errors: ctx.has(REMOTE_ERRORS)?,
             ep: None,
         })
     }
@@ -119,6 +127,19 @@ impl Bench {
     }
 }
 
+impl Bench {
+    /// Returns whether the peer has refused a write or read that ended with `errno`: with `EACCES`, or
+    /// `EREMOTEIO` if the fabric knows no more. If the device cannot tell, the connection ends.
+    fn is_refused(&self, write: bool, errno: i32) -> bool {
+        match errno {
+            libc::EACCES | libc::EREMOTEIO => true,
+            0 if write && !self.remote_errors => self.side.event(KFI_SHUTDOWN).is_ok(),
+            libc::ECANCELED if !self.remote_errors => true,
+            _ => false,
+        }
+    }
+}
+
 /// An access that node 2 tries, and whether it must succeed.
 #[derive(serde::Serialize, serde::Deserialize, Clone, Debug)]
 pub(super) struct Try {
@@ -144,7 +165,7 @@ impl Try {
 }
 
 /// Node 1 passes a list; node 2 tries each access, on a fresh connection if the last one was
-/// refused. A refusal must be `EACCES`, or `EREMOTEIO` if the fabric knows no more.
+/// refused ([`Bench::is_refused`]).
 pub(super) fn try_all(ctx: &mut Ctx, bench: &mut Bench, list: Vec<Try>) -> Result<()> {
     let list: Vec<Try> = if ctx.first() {
         ctx.ctl.send(&list)?;
@@ -164,17 +185,12 @@ pub(super) fn try_all(ctx: &mut Ctx, bench: &mut Bench, list: Vec<Try>) -> Resul
             } else {
                 bench.read(t.len, t.addr, t.key)?
             };
-            let verdict = match errno {
-                0 => "went through",
-                libc::EACCES | libc::EREMOTEIO => "was refused",
-                _ => "failed oddly",
-            };
             let well = if t.fine {
                 errno == 0
             } else {
-                verdict == "was refused"
+                bench.is_refused(t.write, errno)
             };
-            ensure!(well, "{} {verdict}, errno {errno}", t.what);
+            ensure!(well, "{}, allowed {}: errno {errno}", t.what, t.fine);
         }
         ctx.barrier(&t.what)?;
     }
@@ -538,7 +554,7 @@ fn revoke_refuses(ctx: &mut Ctx) -> Result<()> {
         ctx.barrier("revoked")?;
         let errno = run(&bench)?;
         ensure!(
-            [libc::EACCES, libc::EREMOTEIO].contains(&errno),
+            bench.is_refused(write, errno),
             "a revoked key: errno {errno}"
         );
         ctx.barrier("refused")?;
@@ -690,10 +706,7 @@ fn stale_key(ctx: &mut Ctx) -> Result<()> {
             "the key that lives"
         );
         let errno = bench.write(8, first.addr, first.key)?;
-        ensure!(
-            [libc::EACCES, libc::EREMOTEIO].contains(&errno),
-            "a stale key: errno {errno}"
-        );
+        ensure!(bench.is_refused(true, errno), "a stale key: errno {errno}");
         ctx.barrier("tried")?;
     }
     Ok(())
@@ -722,8 +735,10 @@ fn no_key_twice(ctx: &mut Ctx) -> Result<()> {
         }
         // Another test may have used some of the values.
         let most = had.values().map(BTreeSet::len).max().unwrap_or(0);
+        // A device that draws its slots at random has nearly as many.
+        let random = had.len() > ROUNDS * 9 / 10;
         ensure!(
-            most > 80 && had.len() > 1,
+            random || most > 80 && had.len() > 1,
             "{most} keys of a hardware slot, of {}",
             had.len()
         );
@@ -742,7 +757,10 @@ fn no_key_twice(ctx: &mut Ctx) -> Result<()> {
         );
         let oldest = oldest.context("the oldest key")?;
         let errno = bench.write(8, remote.addr, oldest)?;
-        ensure!(errno == libc::EACCES, "the oldest key: errno {errno}");
+        ensure!(
+            bench.is_refused(true, errno),
+            "the oldest key: errno {errno}"
+        );
         ctx.barrier("tried")
     }
 }

@@ -299,7 +299,7 @@ pub(super) fn add_link(ctx: &Ctx) -> Result<()> {
             "add",
             &ctx.env.dev,
             "type",
-            "rxe",
+            &ctx.env.device,
             "netdev",
             &ctx.env.netdev,
         ],

@@ -4,6 +4,7 @@
 
 use super::refused;
 use crate::buf::{pattern_bytes, Buf};
+use crate::harness::caps::{IMMEDIATE_DATA, LATE_RECEIVES, REMOTE_ERRORS};
 use crate::harness::{Ctx, Test, SMOKE};
 use crate::op::{self, iov};
 use crate::pair::{Opts, Pair, LONG};
@@ -23,7 +24,8 @@ pub const TESTS: &[Test] = &[
     Test::pair(
         "msg.send_too_long_for_receive_fails_both_sides",
         too_long_for_receive,
-    ),
+    )
+    .needs(REMOTE_ERRORS),
     Test::pair("inject_test.inject_of_each_size_arrives", inject_sizes),
     Test::pair(
         "inject_test.buffer_after_inject_is_free_at_once",
@@ -34,8 +36,10 @@ pub const TESTS: &[Test] = &[
         "inject_test.inject_with_completion_flag_leaves_entry",
         inject_asked_for,
     ),
-    Test::pair("cq_data.send_with_data_delivers_it", senddata),
-    Test::pair("unexpected_msg.send_before_receive_arrives", late_receive).seconds(10),
+    Test::pair("cq_data.send_with_data_delivers_it", senddata).needs(IMMEDIATE_DATA),
+    Test::pair("unexpected_msg.send_before_receive_arrives", late_receive)
+        .seconds(10)
+        .needs(LATE_RECEIVES),
 ];
 
 /// Sizes that every operation is tried with.

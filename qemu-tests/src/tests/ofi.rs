@@ -3,6 +3,7 @@
 //! The libfabric plug-in, loaded by the distribution's libfabric: `fi_pingpong` between two
 //! nodes, and `interop/fi_cases.c`, which calls libfabric as any program does.
 
+use crate::harness::caps::{ATOMICS, IB_TRANSPORT, IMMEDIATE_DATA, REMOTE_ERRORS};
 use crate::harness::guest::until;
 use crate::harness::{Ctx, Test};
 use crate::pair::WAIT;
@@ -33,6 +34,7 @@ pub const TESTS: &[Test] = &[
         "ofi.rma_with_valid_and_revoked_keys_completes_or_fails",
         |c| cases(c, &["registration", "rma", "wrong_key", "closed_region"]),
     )
+    .needs(IMMEDIATE_DATA)
     .seconds(10),
     Test::pair("ofi.keys_of_parts_uses_and_endpoints_are_separate", |c| {
         cases(
@@ -40,6 +42,7 @@ pub const TESTS: &[Test] = &[
             &["sub_regions", "single_use", "endpoint_keys", "close_in_use"],
         )
     })
+    .needs(REMOTE_ERRORS)
     .seconds(10),
     Test::pair("ofi.messages_complete_once_and_are_flushed_at_close", |c| {
         cases(
@@ -53,6 +56,7 @@ pub const TESTS: &[Test] = &[
             ],
         )
     })
+    .needs(IMMEDIATE_DATA)
     .seconds(10),
     Test::pair("ofi.connection_requests_carry_data_and_are_refused", |c| {
         cases(c, &["names", "reject", "close_order"])
@@ -61,10 +65,12 @@ pub const TESTS: &[Test] = &[
     Test::pair("ofi.hints_select_infos_and_infos_open_endpoints", |c| {
         cases(c, &["getinfo", "endpoints", "taken_address"])
     })
+    .needs(IB_TRANSPORT)
     .seconds(10),
     Test::pair("ofi.queues_wait_signal_and_peek_as_documented", |c| {
         cases(c, &["events", "completions"])
     })
+    .needs(IMMEDIATE_DATA)
     .seconds(10),
     Test::pair("ofi.many_objects_and_messages_work_at_once", |c| {
         cases(
@@ -79,10 +85,12 @@ pub const TESTS: &[Test] = &[
             ],
         )
     })
+    .needs(IMMEDIATE_DATA)
     .seconds(15),
     Test::pair("ofi.atomics_and_counters_work_as_documented", |c| {
         cases(c, &["atomics", "counters", "counter_descriptors"])
     })
+    .needs(ATOMICS)
     .seconds(10),
     Test::pair("ofi.auth_keys_of_attributes_and_file_separate_peers", |c| {
         // The last case removes the file, under whose auth key the first two run.
@@ -93,7 +101,9 @@ pub const TESTS: &[Test] = &[
         cases(c, &["rdm", "rdm_unexpected"])
     })
     .seconds(10),
-    Test::pair("ofi.alias_verbs_takes_the_place_of_verbs", alias).seconds(15),
+    Test::pair("ofi.alias_verbs_takes_the_place_of_verbs", alias)
+        .needs(IMMEDIATE_DATA)
+        .seconds(15),
     Test::pair("ofi.pingpong_by_rxm_under_auth_key_passes_data", |c| {
         let key = key_file(c)?;
         std::env::set_var(KEY_FILE, key);

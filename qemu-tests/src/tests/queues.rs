@@ -5,6 +5,7 @@
 
 use super::refused;
 use crate::buf::Buf;
+use crate::harness::caps::IMMEDIATE_DATA;
 use crate::harness::{Ctx, Test};
 use crate::op::{self, iov};
 use crate::pair::{Opts, Pair, Side, WAIT};
@@ -16,7 +17,7 @@ use std::time::{Duration, Instant};
 
 /// The topic's tests.
 pub const TESTS: &[Test] = &[
-    Test::pair("cq.entry_in_each_format_has_its_fields", formats),
+    Test::pair("cq.entry_in_each_format_has_its_fields", formats).needs(IMMEDIATE_DATA),
     Test::pair(
         "cq.selective_queue_reports_marked_ops_and_errors",
         selective,

@@ -5,6 +5,7 @@
 use super::msg::SIZES;
 use super::refused;
 use crate::buf::{pattern_bytes, Buf};
+use crate::harness::caps::IMMEDIATE_DATA;
 use crate::harness::{skip, Ctx, Test, SMOKE, TWO, WRONG_DATA};
 use crate::op::{self, iov};
 use crate::pair::{Pair, Remote, LONG, REMOTE};
@@ -29,7 +30,7 @@ pub const TESTS: &[Test] = &[
         .on(TWO),
     Test::pair("rma.write_and_read_unaligned_arrive", unaligned).seconds(8),
     Test::pair("rma.write_and_read_of_scattered_pieces_arrive", iov_forms),
-    Test::pair("rma.write_with_data_takes_a_receive", writedata),
+    Test::pair("rma.write_with_data_takes_a_receive", writedata).needs(IMMEDIATE_DATA),
     Test::pair("rma.write_injected_leaves_no_entry", inject_write),
     Test::pair("rma.write_fenced_waits_for_read", fence),
     Test::pair(

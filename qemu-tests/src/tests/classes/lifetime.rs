@@ -440,7 +440,7 @@ fn rename_and_remove(env: &crate::harness::Env, done: impl Fn() -> u64) -> Resul
             "add",
             &env.dev,
             "type",
-            "rxe",
+            &env.device,
             "netdev",
             &env.netdev,
         ];

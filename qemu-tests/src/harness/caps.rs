@@ -1,0 +1,116 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
+//! Capabilities of the device under test. A test that needs one asks for it ([`Test::needs`]); it is
+//! skipped on a device that lacks it.
+//!
+//! [`Test::needs`]: super::Test::needs
+
+use super::{skip, Ctx, Env};
+use crate::pair::own_info;
+use crate::raw::Dev;
+use anyhow::Result;
+use kfabric_uapi::*;
+
+/// An operation can carry completion data to the peer.
+pub const IMMEDIATE_DATA: u16 = 1;
+/// The device has atomics.
+pub const ATOMICS: u16 = 2;
+/// An operation that the peer refuses completes with the reason. Without it, the connection ends,
+/// and a refused write may have succeeded before.
+pub const REMOTE_ERRORS: u16 = 4;
+/// A message waits for a receive. Without it, a message without a receive ends the connection.
+pub const LATE_RECEIVES: u16 = 8;
+/// A write completes after its bytes have arrived. Without it, the bytes may arrive later.
+pub const ARRIVED_WRITES: u16 = 16;
+/// A revocation waits for answers to a peer's reads. siw has no way to (`siw_qp_sq_proc_tx()` in
+/// `drivers/infiniband/sw/siw/siw_qp_tx.c` checks a region once, when an answer begins).
+pub const FENCED_READS: u16 = 32;
+/// A peer that is silent is noticed after seconds. Without it, after TCP's time.
+pub const SILENCE: u16 = 64;
+/// The path of packets can be tampered with, and each packet is one of InfiniBand's transport.
+pub const IB_TRANSPORT: u16 = 128;
+
+/// An attempt to connect can be given up at once. iWARP's connection manager first waits for the
+/// peer's answer (`iw_cm_disconnect()` in `drivers/infiniband/core/iwcm.c`), on siw for up to 10 s.
+pub const ABORTED_CONNECTS: u16 = 256;
+
+/// A key without the right to read refuses reads. siw checks no right when it answers a read
+/// (`siw_qp_sq_proc_tx()` in `drivers/infiniband/sw/siw/siw_qp_tx.c`).
+pub const READ_RIGHTS: u16 = 512;
+
+/// A read can go into pages that a kernel consumer has borrowed, as kfblk's do.
+pub const BORROWED_READS: u16 = 1024;
+
+/// The names of all capabilities.
+const NAMES: [(u16, &str); 11] = [
+    (IMMEDIATE_DATA, "immediate data"),
+    (ATOMICS, "atomics"),
+    (REMOTE_ERRORS, "errors of the peer"),
+    (LATE_RECEIVES, "late receives"),
+    (ARRIVED_WRITES, "arrived writes"),
+    (FENCED_READS, "fenced reads"),
+    (SILENCE, "silent peers"),
+    (IB_TRANSPORT, "InfiniBand's transport"),
+    (ABORTED_CONNECTS, "aborted connects"),
+    (READ_RIGHTS, "rights to read"),
+    (BORROWED_READS, "reads into borrowed pages"),
+];
+
+/// The words before the names of missing capabilities, in the reason of a skipped test.
+pub const LACKS: &str = "the device lacks: ";
+
+/// Returns the capabilities of the device at the node's address.
+///
+/// # Errors
+///
+/// If the provider does not offer the device.
+pub fn of(env: &Env) -> Result<u16> {
+    let info = own_info(&Dev::open()?, env)?;
+    let iwarp = info.protocol == KFI_PROTO_IWARP;
+    let has = |cap: u16, it: bool| if it { cap } else { 0 };
+    let by_packets = REMOTE_ERRORS
+        | LATE_RECEIVES
+        | ARRIVED_WRITES
+        | FENCED_READS
+        | SILENCE
+        | IB_TRANSPORT
+        | ABORTED_CONNECTS
+        | READ_RIGHTS
+        | BORROWED_READS;
+    Ok(has(IMMEDIATE_DATA, info.cq_data_size != 0)
+        | has(ATOMICS, info.caps & KFI_ATOMIC != 0)
+        | has(by_packets, !iwarp))
+}
+
+/// Returns the names of capabilities, separated by commas.
+pub fn names(caps: u16) -> String {
+    let wanted = NAMES.iter().filter(|(cap, _)| caps & cap != 0);
+    let names: Vec<&str> = wanted.map(|(_, name)| *name).collect();
+    names.join(", ")
+}
+
+impl Ctx {
+    /// Skips the test if the device lacks one of `caps`.
+    ///
+    /// # Errors
+    ///
+    /// If the device lacks one, or the provider does not offer the device.
+    pub fn need(&self, caps: u16) -> Result<()> {
+        if caps == 0 {
+            return Ok(());
+        }
+        match caps & !of(&self.env)? {
+            0 => Ok(()),
+            missing => skip(format!("{LACKS}{}", names(missing))),
+        }
+    }
+
+    /// Returns whether the device has a capability.
+    ///
+    /// # Errors
+    ///
+    /// If the provider does not offer the device.
+    pub fn has(&self, cap: u16) -> Result<bool> {
+        Ok(of(&self.env)? & cap != 0)
+    }
+}
