@@ -41,6 +41,8 @@ const STAGES: [(Nodes, &str, &str); 4] = [
 pub(super) struct Prepared<'a> {
     main: Guests<'a>,
     other: Option<Guests<'a>>,
+    /// Guests with software iWARP, if `main` has software RoCE.
+    iwarp: Option<Guests<'a>>,
     kernel: Kernel,
 }
 
@@ -68,9 +70,21 @@ impl<'a> Prepared<'a> {
         } else {
             other(ctx, &options, report)
         };
+        let iwarp = match (kernel, device) {
+            (Kernel::Stock, Device::Rxe) => {
+                let options = Options {
+                    layers: false,
+                    device: Device::Siw,
+                    ..options
+                };
+                Some(Guests::prepare(ctx, Which::Main, &options)?)
+            }
+            _ => None,
+        };
         Ok(Self {
             main,
             other,
+            iwarp,
             kernel,
         })
     }
@@ -116,14 +130,15 @@ impl<'a> Prepared<'a> {
             let boots = Box::new(guests);
             stages.push(Stage::new(boots, topology, place, until, &tests, failures));
         }
-        let Some(other) = &self.other else {
-            return Ok(stages);
-        };
-        let tests = list("smoke", "smoke")?;
-        if !tests.is_empty() {
-            let place = format!("smoke {}", other.series());
-            let boots = Box::new(other.with_nodes(Nodes::Netns));
-            stages.push(Stage::new(boots, "smoke", place, until, &tests, failures));
+        let others = self.other.iter().map(|guests| (guests, guests.series()));
+        let others = others.chain(self.iwarp.iter().map(|guests| (guests, "siw")));
+        for (guests, what) in others {
+            let tests = list("smoke", "smoke")?;
+            if !tests.is_empty() {
+                let place = format!("smoke {what}");
+                let boots = Box::new(guests.with_nodes(Nodes::Netns));
+                stages.push(Stage::new(boots, "smoke", place, until, &tests, failures));
+            }
         }
         Ok(stages)
     }
