@@ -54,6 +54,9 @@ void kverbs_say(struct ib_device *dev, enum kverbs_trouble kind, int err)
 	case KVERBS_TROUBLE_BOUNCES:
 		SAY(dev, "not used, because its DMA bounces or is not coherent");
 		break;
+	case KVERBS_TROUBLE_IWARP:
+		SAY(dev, "not used: iWARP keeps fewer promises (parameter iwarp, see kverbs(7))");
+		break;
 	case KVERBS_TROUBLE_REVOKE:
 		SAY(dev, "a key was not revoked (errno %d): the connections that could use it end",
 		    -err);
@@ -85,9 +88,13 @@ bool kverbs_bounces(struct ib_device *dev)
 	       !dev_is_dma_coherent(dev->dma_device);
 }
 
+static bool iwarp;
+module_param(iwarp, bool, 0644);
+MODULE_PARM_DESC(iwarp, "use iWARP devices, on which keys keep fewer promises");
+
 bool kverbs_is_rc_capable(struct ib_device *dev, u32 port)
 {
-	return rdma_cap_ib_cm(dev, port) || rdma_cap_iw_cm(dev, port);
+	return rdma_cap_ib_cm(dev, port) || (READ_ONCE(iwarp) && rdma_cap_iw_cm(dev, port));
 }
 
 bool kverbs_is_iwarp(struct ib_device *dev)

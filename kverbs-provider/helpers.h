@@ -19,6 +19,7 @@ void kverbs_device_name(struct ib_device *dev, char *name, unsigned int size);
 /* What the log says of a device. */
 enum kverbs_trouble {
 	KVERBS_TROUBLE_BOUNCES,		/* The device is not used. */
+	KVERBS_TROUBLE_IWARP,		/* The device is not used. */
 	KVERBS_TROUBLE_REVOKE,
 	KVERBS_TROUBLE_DEREGISTER,
 	KVERBS_TROUBLE_LOST,		/* Of a device that is removed. */

@@ -139,6 +139,9 @@ impl ClientOps for Device {
             // UNACCOUNTED: The device exists for all programs.
             GFP_KERNEL,
         )?;
+        if device.ib.is_iwarp() && device.ports().next().is_none() {
+            device.ib.say(Trouble::Iwarp);
+        }
         // UNACCOUNTED: The device exists for all programs.
         DEVICES.lock().push(device.clone(), GFP_KERNEL)?;
         device.clone().arm();

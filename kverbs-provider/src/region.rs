@@ -115,7 +115,7 @@ impl Inner {
     }
 
     /// Handles the result of ending a registration. If the driver refused, the region keeps its
-    /// pages. Peers never had a right to the pages.
+    /// pages. Peers never had a right to the pages, except on iWARP hardware.
     fn retire(&self, ended: Result<(), (Error, Mr)>, list: Option<SgList>) {
         if let Err((e, mr)) = ended {
             mr.park(e, false, list, Some(self.mem.clone()));

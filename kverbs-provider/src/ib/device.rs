@@ -61,6 +61,8 @@ struct Gate {
 pub(crate) enum Trouble {
     /// The device is not used, because its DMA bounces or is not coherent.
     Bounces,
+    /// The device is not used, because it is an iWARP device and the administrator allows none.
+    Iwarp,
     /// The driver refused to revoke a key.
     Revoke(Error),
     /// The driver refused to deregister memory to which peers have no right.
@@ -226,6 +228,7 @@ impl Device {
     pub(crate) fn say(&self, trouble: Trouble) {
         let (kind, err) = match trouble {
             Trouble::Bounces => (raw::kverbs_trouble_KVERBS_TROUBLE_BOUNCES, 0),
+            Trouble::Iwarp => (raw::kverbs_trouble_KVERBS_TROUBLE_IWARP, 0),
             Trouble::Revoke(e) => (raw::kverbs_trouble_KVERBS_TROUBLE_REVOKE, e.to_errno()),
             Trouble::Deregister(e) => (raw::kverbs_trouble_KVERBS_TROUBLE_DEREGISTER, e.to_errno()),
             Trouble::Lost => (raw::kverbs_trouble_KVERBS_TROUBLE_LOST, 0),
@@ -272,7 +275,8 @@ impl Device {
         self.is_iwarp() && !self.is_siw()
     }
 
-    /// Returns whether rdma_cm can connect queue pairs of the port.
+    /// Returns whether rdma_cm can connect queue pairs of the port. iWARP ports count only if the
+    /// administrator allows them.
     pub(crate) fn connects(&self, port: u32) -> bool {
         // SAFETY: By the type invariant the structure exists; callers pass a port of the device.
         unsafe { raw::kverbs_is_rc_capable(self.as_ptr(), port) }

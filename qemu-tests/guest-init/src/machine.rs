@@ -118,7 +118,12 @@ pub(crate) fn load(file: &str) -> Result<()> {
             run("modprobe", &[name])?;
         }
     }
-    run("insmod", &[&path]).map(drop)
+    let mut args = vec![path.as_str()];
+    if file == "kverbs.ko" {
+        // Of use in guests with siw.
+        args.push("iwarp=1");
+    }
+    run("insmod", &args).map(drop)
 }
 
 /// Runs a program to its end. Returns its output.

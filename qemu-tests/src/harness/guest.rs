@@ -163,7 +163,8 @@ const MODULES: &str = "/kfi/ko";
 ///
 /// If it is missing or does not load.
 pub fn load(name: &str) -> Result<()> {
-    load_with(name, "")
+    // Of use in guests with siw.
+    load_with(name, if name == "kverbs" { "iwarp=1" } else { "" })
 }
 
 /// Loads one of our modules with parameters.

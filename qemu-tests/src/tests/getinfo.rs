@@ -4,7 +4,7 @@
 
 use super::refused;
 use crate::harness::guest::{run, until};
-use crate::harness::{Ctx, Test, ONE, SMOKE};
+use crate::harness::{skip, Ctx, Test, ONE, SMOKE};
 use crate::pair::{own_info, Side, LOCAL};
 use crate::raw::{field_text, from_sockaddr, hints, name_field, Dev};
 use anyhow::{ensure, Context, Result};
@@ -26,6 +26,11 @@ pub const TESTS: &[Test] = &[
     Test::alone("getinfo.addresses_of_ipv6_only_host_are_listed", ipv6_only)
         .seconds(10)
         .on(ONE),
+    Test::pair(
+        "getinfo.iwarp_device_is_used_only_if_allowed",
+        iwarp_allowed,
+    )
+    .verbs(),
     Test::alone("open.object_with_wrong_name_is_refused", wrong_names),
     Test::alone(
         "open.close_of_object_in_use_is_refused",
@@ -84,6 +89,29 @@ fn lists_own_device(ctx: &mut Ctx) -> Result<()> {
         "{e:?}"
     );
     Ok(())
+}
+
+/// The module parameter that allows iWARP devices.
+const IWARP: &str = "/sys/module/kverbs/parameters/iwarp";
+
+fn iwarp_allowed(ctx: &mut Ctx) -> Result<()> {
+    let dev = Dev::open()?;
+    if own_info(&dev, &ctx.env)?.protocol != KFI_PROTO_IWARP {
+        return skip("the device's protocol is not iWARP");
+    }
+    ctx.barrier("known")?;
+    if ctx.first() {
+        let own = InfoEntry {
+            domain_name: name_field(&ctx.env.dev),
+            ..hints()
+        };
+        std::fs::write(IWARP, "N").context(IWARP)?;
+        let hidden = refused_or_empty(&dev, &own, "a device that is not allowed");
+        std::fs::write(IWARP, "Y").context(IWARP)?;
+        hidden?;
+    }
+    ctx.barrier("allowed")?;
+    own_info(&dev, &ctx.env).map(drop)
 }
 
 fn hints_narrow(ctx: &mut Ctx) -> Result<()> {

@@ -196,7 +196,10 @@ impl Archive {
     ///
     /// If a file cannot be written.
     pub fn of_sources(dir: PathBuf, mirror: &Mirror, suite: &str) -> Result<Self> {
-        Self::of_line(dir, &mirror.source_line(suite).replacen("deb", "deb-src", 1))
+        Self::of_line(
+            dir,
+            &mirror.source_line(suite).replacen("deb", "deb-src", 1),
+        )
     }
 
     fn of_line(dir: PathBuf, line: &str) -> Result<Self> {

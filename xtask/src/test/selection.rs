@@ -147,7 +147,12 @@ const TABLE: &[Row] = &[
     row("qemu-tests/src/fuzz", &["fuzz."], NETNS, true),
     row("qemu-tests/guest-init/", &["msg."], BOTH, true),
     row("xtask/", &["msg.send_of_each_size_arrives"], NETNS, true),
-    row("xtask/src/setup/layers", &["mpi.", "conformance."], BOTH, true),
+    row(
+        "xtask/src/setup/layers",
+        &["mpi.", "conformance."],
+        BOTH,
+        true,
+    ),
     row("Cargo", &["msg."], NETNS, true),
     row(".cargo/", &[], &[], true),
     row(".ci/", &[], &[], false),
