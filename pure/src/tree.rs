@@ -6,6 +6,7 @@
 //! | [`addr`] | matching of socket addresses |
 //! | [`atomic`] | results of atomic operations |
 //! | [`blk`] | kfblk's wire protocol, and the mapping from bytes of a disk to keys |
+//! | [`commit`] | messages of a commit channel, and the queue of writes that wait for a commit |
 //! | [`copysize`] | copy rule of structures that may have grown |
 //! | [`cqring`] | accounting of a completion ring, and the program's reader |
 //! | [`gate`] | user count of an object that can be closed |
@@ -30,6 +31,7 @@
 pub mod addr;
 pub mod atomic;
 pub mod blk;
+pub mod commit;
 pub mod copysize;
 pub mod cqring;
 pub mod gate;

@@ -12,6 +12,7 @@ mod atomic;
 mod blk;
 mod blk_device;
 mod blk_share;
+mod commit;
 mod copysize;
 mod cqring;
 mod gate;
