@@ -9,11 +9,14 @@
 #include <linux/if_arp.h>
 #include <linux/inetdevice.h>
 #include <linux/kcov.h>
+#include <linux/libnvdimm.h>
 #include <linux/mm.h>
 #include <linux/module.h>
 #include <linux/moduleparam.h>
+#include <linux/preempt.h>
 #include <linux/random.h>
 #include <linux/scatterlist.h>
+#include <linux/sched.h>
 #include <linux/swiotlb.h>
 #include <linux/sysfs.h>
 #include <linux/user_namespace.h>
@@ -661,6 +664,11 @@ void kverbs_dma_sync_for_device(struct ib_device *dev, u64 addr, size_t size,
 	ib_dma_sync_single_for_device(dev, addr, size, direction(writes));
 }
 
+void kverbs_dma_sync_for_cpu(struct ib_device *dev, u64 addr, size_t size, bool writes)
+{
+	ib_dma_sync_single_for_cpu(dev, addr, size, direction(writes));
+}
+
 unsigned int kverbs_dma_max_seg_size(struct ib_device *dev)
 {
 	return ib_dma_max_seg_size(dev);
@@ -751,6 +759,32 @@ int kverbs_set_access(struct ib_mr *mr, int access)
 u32 kverbs_random(void)
 {
 	return get_random_u32();
+}
+
+bool kverbs_writes_back(void)
+{
+	return IS_ENABLED(CONFIG_ARCH_HAS_PMEM_API);
+}
+
+void kverbs_write_back(const struct page *page, size_t offset, size_t len)
+{
+	arch_wb_cache_pmem(page_address(page) + offset, len);
+}
+
+void kverbs_stay(void)
+{
+	migrate_disable();
+}
+
+void kverbs_durable_fence(void)
+{
+	pmem_wmb();
+	migrate_enable();
+}
+
+void kverbs_cond_resched(void)
+{
+	cond_resched();
 }
 
 #ifdef CONFIG_KCOV

@@ -144,6 +144,7 @@ void kverbs_dma_unmap_single(struct ib_device *dev, u64 addr, size_t size,
 			     bool writes);
 void kverbs_dma_sync_for_device(struct ib_device *dev, u64 addr, size_t size,
 				bool writes);
+void kverbs_dma_sync_for_cpu(struct ib_device *dev, u64 addr, size_t size, bool writes);
 unsigned int kverbs_dma_max_seg_size(struct ib_device *dev);
 u32 kverbs_dma_max_page(struct ib_device *dev);
 void kverbs_sg_init(struct scatterlist *sg, unsigned int n);
@@ -182,6 +183,19 @@ u32 kverbs_revoke(void);
 
 /* The device's enum rdma_driver_id. */
 u32 kverbs_driver(struct ib_device *dev);
+
+/* Returns whether the kernel can write cache lines back to persistent memory. */
+bool kverbs_writes_back(void);
+/* Writes the cache lines of bytes from the page's start plus @offset on back, without a fence. */
+void kverbs_write_back(const struct page *page, size_t offset, size_t len);
+/* Keeps the task on its processor, until kverbs_durable_fence(). The task may sleep. */
+void kverbs_stay(void);
+/*
+ * Waits until the write-backs of this processor have reached the persistence domain, and ends
+ * kverbs_stay().
+ */
+void kverbs_durable_fence(void);
+void kverbs_cond_resched(void);
 
 #ifdef CONFIG_KCOV
 /*

@@ -49,7 +49,8 @@ pub struct OpDesc<'a> {
     /// Wait for all earlier operations first.
     pub fence: bool,
     /// The write completes only when its bytes are durable at the target. If the target's memory
-    /// cannot do that, no byte is written and the operation fails with `EOPNOTSUPP`.
+    /// cannot do that, the operation fails with `EOPNOTSUPP`; a provider that reaches the level
+    /// natively then writes no byte.
     pub durable: bool,
     /// Payload to take before `post` returns; the token then has no segments.
     pub inject: Option<&'a [u8]>,

@@ -15,7 +15,7 @@ pub(crate) mod addr;
 pub(crate) mod connection;
 mod events;
 mod handshake;
-mod inbox;
+pub(crate) mod inbox;
 pub(crate) mod listener;
 pub(crate) mod request;
 mod setup;

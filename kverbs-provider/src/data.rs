@@ -16,11 +16,13 @@
 //! | [`rx`] | the receive side |
 //! | [`rma`] | work requests of one-sided operations |
 //! | [`atomic`] | atomics that verbs has |
+//! | [`commit`] | durable writes, after their acknowledgement |
 //! | [`level`] | levels of completion that writes reach |
 //! | [`local`] | scatter entries of an operation's local memory |
 //! | [`deferred`] | operations that wait for ordered keys |
 
 pub(crate) mod atomic;
+mod commit;
 mod deferred;
 pub(crate) mod level;
 mod local;
@@ -79,7 +81,8 @@ use kfabric::{
         OpDesc,
         OpKind, //
     },
-    sys::IrqLock, //
+    sys::IrqLock,
+    uapi::KFI_REACH_NO, //
 };
 
 /// The error of a refused operation, and the operation's token.
@@ -98,6 +101,11 @@ pub(crate) trait Owner: Completions {
     ///
     /// Context: any.
     fn fail(this: ArcBorrow<'_, Self>, err: u32);
+
+    /// Schedules a commit of the writes that wait for it.
+    ///
+    /// Context: any.
+    fn commit(this: ArcBorrow<'_, Self>);
 }
 
 /// Both sides of a connection's data path.
@@ -142,7 +150,8 @@ impl<H: Owner> DataPath<H> {
 
     /// Allocates the slots for `size` on `device`.
     pub(crate) fn new(size: QpSize, device: Arc<Device>) -> Result<impl PinInit<Self>> {
-        let tx = Tx::<H>::new(size.tx)?;
+        let durable = level::durable(&device) != KFI_REACH_NO;
+        let tx = Tx::<H>::new(size.tx, durable)?;
         let rx = Rx::<H>::new(size.rx)?;
         Ok(pin_init!(Self {
             tx <- new_irqlock!(tx, "kverbs_tx"),
@@ -214,6 +223,10 @@ impl<H: Owner> DataPath<H> {
         // ECANCELED.
         while let Some(mut token) = self.cancel_deferred() {
             local::unmap_lent(&self.device, &mut token);
+            drop(token);
+        }
+        // Nor is a write on the device that waits for a commit.
+        while let Some(token) = self.cancel_commit() {
             drop(token);
         }
     }

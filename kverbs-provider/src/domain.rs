@@ -6,11 +6,13 @@ use kernel::{
     sync::{
         new_mutex,
         Arc,
-        Mutex, //
+        Mutex,
+        SetOnce, //
     }, //
 };
 
 use crate::{
+    channel::listener::Listener,
     conn::request::Request,
     data::atomic,
     device::Device,
@@ -67,7 +69,10 @@ use kfabric::{
         Op, //
     },
     sys::net::Net,
-    uapi::KFI_ATOMIC, //
+    uapi::{
+        KFI_ATOMIC,
+        KFI_REACH_NO, //
+    }, //
 };
 
 /// Notifies the core of the device's removal, after all other resources have ended.
@@ -94,6 +99,9 @@ pub(crate) struct Domain {
     attr: DomainAttr,
     lent_max: u32,
     program: bool,
+    net: Net,
+    /// Accepts channels for the domain's connections, once persistent memory is registered.
+    channels: SetOnce<Listener>,
     ticket: Ticket,
 }
 
@@ -101,6 +109,7 @@ impl Domain {
     /// Opens `device`.
     pub(crate) fn new(
         live: &Live<'_>,
+        net: &Net,
         device: &Arc<Device>,
         sink: Arc<dyn DomainSink>,
     ) -> Result<Arc<Self>> {
@@ -126,6 +135,8 @@ impl Domain {
             attr,
             lent_max: dma::max_lent(live, device.ib()),
             program,
+            net: net.clone(),
+            channels: SetOnce::new(),
             ticket,
         };
         Ok(Arc::new(domain, GFP_KERNEL_ACCOUNT)?)
@@ -160,6 +171,13 @@ impl DomainOps for Domain {
         let live = self.device.enter()?;
         let group = self.group.or_given(group)?;
         let region: Arc<dyn RegionOps> = Region::new(&live, group, mem)?;
+        let durable = self.attr.durable != KFI_REACH_NO && mem.persistence().is_durable_by_cpu();
+        if durable && self.channels.as_ref().is_none() {
+            // Without a listener the memory works, and durable writes to it are refused.
+            if let Ok(listener) = Listener::new(&self.net) {
+                self.channels.populate(listener);
+            }
+        }
         Ok(region)
     }
 
@@ -206,6 +224,7 @@ impl DomainOps for Domain {
             rx: attr.rx_size,
             sge,
             read_sge: sge.min(ib.max_read_sge()),
+            of_owner: false,
         };
         let request = own_request::<Request>(request)?;
         let endpoint: Arc<dyn EndpointOps> = Endpoint::new(

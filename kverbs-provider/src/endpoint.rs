@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 //! Endpoints: the references of the core and of the device's resource list to a connection.
 
+use core::any::Any;
 use kernel::{
     prelude::*,
     sync::Arc, //
@@ -47,6 +48,10 @@ use kfabric::{
 struct Listed(Arc<Connection>);
 
 impl Resource for Listed {
+    fn as_any(&self) -> Option<&dyn Any> {
+        Some(&self.0)
+    }
+
     fn device_gone(&self) {
         let this = &self.0;
         <Connection as CmHandler>::event(
@@ -58,7 +63,7 @@ impl Resource for Listed {
                 qp_num: 0,
             },
         );
-        work::flush(this);
+        work::flush::<_, 0>(this);
     }
 
     fn tick(&self) {

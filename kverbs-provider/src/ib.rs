@@ -24,6 +24,7 @@ pub(crate) mod dma;
 pub(crate) mod ipoib;
 pub(crate) mod mr;
 pub(crate) mod pd;
+pub(crate) mod persist;
 pub(crate) mod qp;
 pub(crate) mod raw;
 pub(crate) mod reg_queue;

@@ -54,8 +54,13 @@ pub(crate) fn domain_attr(live: &Live<'_>, device: &Device) -> Result<DomainAttr
     // Each side has a few work requests of its own, and the completion queue serves both sides.
     let queue = ib.max_qp_wr().min(ib.max_cqe() / 2).saturating_sub(4);
     let atomic = if ib.has_atomics() { KFI_ATOMIC } else { 0 };
+    let durable = level::durable(ib);
+    let pmem = match durable {
+        KFI_REACH_NO => 0,
+        _ => KFI_RMA_PMEM,
+    };
     Ok(DomainAttr {
-        caps: CAPS | atomic,
+        caps: CAPS | atomic | pmem,
         mr_mode: MR_MODE,
         max_msg_size: device.max_msg_size(live)?,
         inject_size: INJECT_SIZE as u32,
@@ -67,8 +72,7 @@ pub(crate) fn domain_attr(live: &Live<'_>, device: &Device) -> Result<DomainAttr
         cm_data_size: wire::LIBFABRIC_DATA_MAX as u32,
         max_keys: u64::from(ib.max_mr()),
         visible: level::visible(ib),
-        // The target's kernel does not take part in a write.
-        durable: KFI_REACH_NO,
+        durable,
         revocation: match Revocation::of(ib) {
             Revocation::Deregister => KFI_REVOCATION_DEREGISTER,
             Revocation::Invalidate => KFI_REVOCATION_INVALIDATE,

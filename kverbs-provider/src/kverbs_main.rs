@@ -13,6 +13,7 @@
 //! | [`stats`] | counters |
 //! | [`endpoint`] | endpoints, as the core refers to them |
 //! | [`conn`] | connections, passive endpoints and connection requests |
+//! | [`channel`] | durable writes by the target's kernel |
 //! | [`data`] | operations of a connection |
 //! | [`limits`], [`errno`] | limits and times; conversion of errors |
 
@@ -23,6 +24,8 @@ use kernel::{
 
 mod ib;
 
+#[deny(unsafe_code)]
+mod channel;
 #[deny(unsafe_code)]
 mod conn;
 #[deny(unsafe_code)]
@@ -67,6 +70,7 @@ struct Kverbs {
     _devices: device::List,
     _key_values: key::key_values::Memory,
     _users: ib::share::Users,
+    _channels: channel::listener::List,
     _queue: ib::work::WorkQueues,
     _counts: kfabric::base::stats::Files,
 }
@@ -79,6 +83,8 @@ impl kernel::Module for Kverbs {
         let key_values = unsafe { key::key_values::Memory::new() }?;
         // SAFETY: A module's `init` runs once, and the client is registered below.
         let users = unsafe { ib::share::Users::new() };
+        // SAFETY: A module's `init` runs once, and the provider is registered below.
+        let channels = unsafe { channel::listener::List::new() };
         let counts = stats::files();
         let queue = ib::work::WorkQueues::new()?;
         let client = ib::client::Client::register()?;
@@ -90,6 +96,7 @@ impl kernel::Module for Kverbs {
             _devices: devices,
             _key_values: key_values,
             _users: users,
+            _channels: channels,
             _queue: queue,
             _counts: counts,
         })

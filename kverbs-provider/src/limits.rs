@@ -54,6 +54,9 @@ pub(crate) const TICK_MS: u32 = 3000;
 /// Ticks after which connecting fails, on either side: 2 minutes. The connection manager itself
 /// gives up after 69 s, but a sender in the peer's name may extend that repeatedly.
 pub(crate) const CONNECT_TICKS: u32 = 120_000 / TICK_MS + 1;
+/// Ticks after which an unanswered commit fails: a minute. A commit of several writes has at most 64
+/// MiB.
+pub(crate) const ANSWER_TICKS: u32 = 60_000 / TICK_MS + 1;
 /// Interval between checks for answers that a disconnect request has overtaken, in milliseconds.
 /// With [`ANSWER_POLLS`] checks, the total is a second.
 pub(crate) const ANSWER_MS: i64 = 20;

@@ -100,7 +100,7 @@ impl Provider for Verbs {
         if !reachable {
             return Err(ENOENT);
         }
-        let domain: Arc<dyn DomainOps> = Domain::new(&live, &device, sink)?;
+        let domain: Arc<dyn DomainOps> = Domain::new(&live, net, &device, sink)?;
         Ok(domain)
     }
 

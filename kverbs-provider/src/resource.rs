@@ -1,9 +1,12 @@
 // SPDX-License-Identifier: GPL-2.0
 //! The provider's objects on a device, so that they can be ended when the device is removed.
 
-use core::sync::atomic::{
-    AtomicU64,
-    Ordering, //
+use core::{
+    any::Any,
+    sync::atomic::{
+        AtomicU64,
+        Ordering, //
+    }, //
 };
 use kernel::{
     prelude::*,
@@ -45,6 +48,12 @@ pub(crate) trait Resource: Send + Sync {
     /// When this returns, no peer can access memory by the connection. The consumer is notified
     /// later, because it may be waiting for the caller.
     fn fail(&self, _group: GroupId, _err: u32) {}
+
+    /// Returns the object, if others search for objects of its type: a key slot, or the `Arc` of a
+    /// connection.
+    fn as_any(&self) -> Option<&dyn Any> {
+        None
+    }
 }
 
 /// The order in which resources are ended.
@@ -130,19 +139,33 @@ impl Resources {
     /// Calls `act` with each resource of a class, without the lock. May miss resources that are
     /// added meanwhile.
     fn for_each(&self, class: Class, act: impl Fn(&dyn Resource)) {
+        let _: Option<()> = self.find(class, |resource| {
+            act(resource);
+            None
+        });
+    }
+
+    /// Calls `found` with each resource of a class, without the lock, until it returns a value. May
+    /// miss resources that are added meanwhile.
+    pub(crate) fn find<T>(
+        &self,
+        class: Class,
+        mut found: impl FnMut(&dyn Resource) -> Option<T>,
+    ) -> Option<T> {
         let mut next = Ticket(class, 0);
         loop {
-            let found = {
+            let resource = {
                 let list = self.list.lock();
                 list.cursor_lower_bound(&next).and_then(|cursor| {
                     let (ticket, resource) = cursor.current();
                     (ticket.0 == class).then(|| (*ticket, resource.clone()))
                 })
             };
-            let Some((Ticket(_, number), resource)) = found else {
-                return;
-            };
-            act(&*resource);
+            let (Ticket(_, number), resource) = resource?;
+            let value = found(&*resource);
+            if value.is_some() {
+                return value;
+            }
             next = Ticket(class, number + 1);
         }
     }

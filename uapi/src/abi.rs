@@ -229,8 +229,9 @@ pub const KFI_DELIVERY_COMPLETE: u64 = 1 << 28;
 /// that moment (`FI_COMMIT_COMPLETE`). So does the completion of a receive that the write's
 /// completion data uses up. A write of 0 bytes always is durable. `-EOPNOTSUPP`: any other operation, or a domain whose
 /// [`DomainOpen::durable`] is [`KFI_REACH_NO`]. If the target's memory is not
-/// [`KFI_PERSISTENCE_ADR`], no byte is written, and the operation completes with `EOPNOTSUPP`; the
-/// connection stays.
+/// [`KFI_PERSISTENCE_ADR`], the operation completes with `EOPNOTSUPP`, and the connection stays. No
+/// byte is written if the domain's `durable` is [`KFI_REACH_NATIVE`]; with [`KFI_REACH_ASSISTED`]
+/// bytes may have changed. `EKEYREVOKED`: the target has revoked the key since the write.
 pub const KFI_COMMIT_COMPLETE: u64 = 1 << 30;
 
 /// A domain does not reach a level of completion.

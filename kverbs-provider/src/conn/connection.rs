@@ -20,7 +20,10 @@ use kernel::{
         ArcBorrow,
         Mutex, //
     },
-    workqueue::Work, //
+    workqueue::{
+        Work,
+        WorkItem, //
+    }, //
 };
 
 use super::{
@@ -32,6 +35,13 @@ use super::{
     request, //
 };
 use crate::{
+    channel::{
+        self,
+        channels::{
+            Channels,
+            Identity, //
+        }, //
+    },
     data::{
         self,
         DataPath,
@@ -82,7 +92,13 @@ use kfabric::{
         },
         EndpointSink, //
     },
-    pure::wire,
+    pure::{
+        commit::{
+            Range,
+            RANGES_MAX, //
+        },
+        wire, //
+    },
     sys::{
         net::Net,
         IrqLock, //
@@ -146,13 +162,40 @@ pub(crate) struct Connection {
     /// Ticks that the peer has left to complete the connection, while connecting or after an
     /// accept.
     pub(super) connecting: AtomicU32,
+    /// Channels for durable writes.
+    #[pin]
+    channels: Channels<Connection>,
+    /// Makes the channel for this side's writes commit.
+    #[pin]
+    commit_work: Work<Connection, COMMIT>,
+    /// The task that runs `commit_work`.
+    committer: Worker,
     /// Held throughout a close.
     #[pin]
     closing: Mutex<()>,
 }
 
+/// Number of the work item [`Connection::commit_work`].
+const COMMIT: u64 = 1;
+
 impl_has_work! {
     impl HasWork<Self> for Connection { self.work }
+    impl HasWork<Self, COMMIT> for Connection { self.commit_work }
+}
+
+impl WorkItem<COMMIT> for Connection {
+    type Pointer = Arc<Connection>;
+
+    fn run(this: Arc<Connection>) {
+        this.committer.run(|| {
+            if !this.data.has_commits() {
+                return;
+            }
+            if let Err(e) = this.channels.commit(&this) {
+                this.data.fail_commits(e);
+            }
+        });
+    }
 }
 
 impl Connection {
@@ -169,11 +212,20 @@ impl Connection {
         self.device.ib().is_iwarp()
     }
 
+    /// Records both ends of the connection, before the peer can open a channel.
+    pub(super) fn identify(&self, id: &CmId<Self>, qp: &QueuePair<Self>) {
+        self.channels.identify(Identity {
+            ends: qp.ends(),
+            local: id.local_addr(),
+            peer: id.peer_addr(),
+        });
+    }
+
     /// Queues the work item.
     pub(super) fn schedule(this: ArcBorrow<'_, Self>) {
         let this: Arc<Self> = this.into();
         // If the work item is queued already, its run finds the new event.
-        let _ = work::queue().enqueue(this);
+        let _ = work::queue().enqueue::<_, 0>(this);
     }
 
     /// Reports a failure, either while serving the peer or of a local operation.
@@ -217,6 +269,7 @@ impl Connection {
         if let Some(qp) = &ctl.qp {
             qp.fail();
         }
+        self.channels.end();
     }
 
     /// Ends the connection. `err` is a positive errno, or 0.
@@ -257,6 +310,7 @@ impl Connection {
     /// Destroys the queue pair and the identifier.
     pub(super) fn destroy(&self, ctl: &mut Ctl) {
         self.data.stop();
+        self.channels.end();
         let qp = (ctl.qp.take(), ctl.hello_qp.take());
         let id = ctl.id.take();
         // Waits until all posted work has completed, or the device has had its time for it. The
@@ -301,6 +355,9 @@ impl Connection {
                 worker: Worker::new(),
                 lingering: AtomicU32::new(0),
                 connecting: AtomicU32::new(0),
+                channels <- Channels::new(),
+                commit_work <- new_work!("kverbs_commit"),
+                committer: Worker::new(),
                 closing <- new_mutex!((), "kverbs_closing"),
             }),
             GFP_KERNEL_ACCOUNT,
@@ -327,6 +384,7 @@ impl Connection {
     /// Checks the connection and its timeouts, once per tick.
     pub(crate) fn tick(this: &Arc<Self>) {
         Self::fail(this.as_arc_borrow(), this.data.tick(), false);
+        this.channels.tick();
         let over = |ticks: &AtomicU32| {
             let down = |n: u32| n.checked_sub(1);
             ticks.fetch_update(Ordering::AcqRel, Ordering::Acquire, down) == Ok(1)
@@ -420,9 +478,45 @@ impl Connection {
         };
         // After the flush, no call of the sink is in progress.
         if !this.worker.is_current() {
-            work::flush(this);
+            work::flush::<_, 0>(this);
         }
+        if !this.committer.is_current() {
+            work::flush::<_, COMMIT>(this);
+        }
+        this.channels.close();
         drop(sink);
+    }
+}
+
+impl channel::Owner for Connection {
+    fn group(&self) -> &Arc<Group> {
+        &self.group
+    }
+
+    fn net(&self) -> &Net {
+        &self.net
+    }
+
+    fn channels(&self) -> &Channels<Self> {
+        &self.channels
+    }
+
+    fn begin_commit(&self, ranges: &mut [Range; RANGES_MAX]) -> Option<(u64, usize)> {
+        self.data.begin_commit(ranges)
+    }
+
+    fn committed(&self, message: &[u8]) -> Result {
+        self.data.committed(message)
+    }
+
+    fn fail_commits(&self, why: Error) {
+        self.data.fail_commits(why);
+    }
+
+    fn commit_again(this: &Arc<Self>) {
+        if this.data.has_commits() {
+            <Self as Owner>::commit(this.as_arc_borrow());
+        }
     }
 }
 
@@ -441,6 +535,12 @@ impl Owner for Connection {
     fn fail(this: ArcBorrow<'_, Self>, err: u32) {
         Self::failed(this, err, false);
     }
+
+    fn commit(this: ArcBorrow<'_, Self>) {
+        let this: Arc<Self> = this.into();
+        // If the work item is queued already, its run finds the new write.
+        let _ = work::queue().enqueue::<_, COMMIT>(this);
+    }
 }
 
 impl Completions for Connection {
@@ -450,7 +550,7 @@ impl Completions for Connection {
         if let Some(err) = data::fatal(wc.status) {
             this.inbox.lock().fail(err, false);
         }
-        let why = this.data.sent(slot, last, wc);
+        let why = this.data.sent(this, slot, last, wc);
         Self::fail(this, why, false);
     }
 

@@ -122,6 +122,7 @@ impl Connection {
             }
             return Err(e);
         }
+        self.identify(id, qp);
         id.accept(&param, &message[..len])
             .map_err(|_| Self::given_up())?;
         self.connecting.store(CONNECT_TICKS, Ordering::Release);
@@ -257,7 +258,10 @@ impl Connection {
             return Err(e);
         }
         qp.connect(id, RETRY_COUNT, RNR_RETRY)
-            .and_then(|()| id.establish())
+            .and_then(|()| {
+                self.identify(id, qp);
+                id.establish()
+            })
             .inspect_err(|_| {
                 // The peer has accepted. Its connection manager repeats the response, and the local
                 // one asks for more time, until this rejection.

@@ -5,9 +5,11 @@
 
 use crate::ib::{
     device::Device,
+    persist,
     raw, //
 };
 use kfabric::uapi::{
+    KFI_REACH_ASSISTED,
     KFI_REACH_NATIVE,
     KFI_REACH_NO, //
 };
@@ -24,6 +26,16 @@ fn places_before_acknowledging(driver: raw::rdma_driver_id) -> bool {
 pub(crate) fn visible(device: &Device) -> u32 {
     if places_before_acknowledging(device.driver()) {
         KFI_REACH_NATIVE
+    } else {
+        KFI_REACH_NO
+    }
+}
+
+/// Returns how writes become durable on a device: `KFI_REACH_*`. The target's kernel writes the bytes
+/// back, so they must be in memory before the commit.
+pub(crate) fn durable(device: &Device) -> u32 {
+    if places_before_acknowledging(device.driver()) && persist::is_supported() {
+        KFI_REACH_ASSISTED
     } else {
         KFI_REACH_NO
     }

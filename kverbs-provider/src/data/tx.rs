@@ -26,6 +26,12 @@ use kernel::{
 use super::{
     all_free,
     atomic,
+    commit::{
+        self,
+        Acknowledged,
+        Commits,
+        Durable, //
+    },
     fatal,
     local,
     rma,
@@ -95,6 +101,8 @@ pub(super) struct TxSlot {
     credits: u32,
     /// Status of the first work request, except the last, that failed.
     failed: Option<u32>,
+    /// State of a durable write.
+    pub(super) durable: Option<Durable>,
 }
 
 /// Slots of deferred operations, in order.
@@ -126,6 +134,8 @@ pub(super) struct Tx<H: Owner> {
     /// Error for the oldest outstanding operation if it gets flushed: it caused the connection's
     /// end.
     verdict: Option<u32>,
+    /// Acknowledged writes that wait for a commit. Their slots have no work request on the device.
+    pub(super) commits: Commits,
 }
 
 /// Returns `n` empty entries for deferred operations.
@@ -138,8 +148,8 @@ fn none_held(n: u32, flags: Flags) -> Result<KVVec<Option<Waiting>>> {
 }
 
 impl<H: Owner> Tx<H> {
-    /// Allocates `n` slots.
-    pub(super) fn new(n: u32) -> Result<Self> {
+    /// Allocates `n` slots. Durable writes need as many places in a queue.
+    pub(super) fn new(n: u32, durable: bool) -> Result<Self> {
         // The application chose the size, so a failure to allocate is not logged.
         let flags = GFP_KERNEL_ACCOUNT | __GFP_NOWARN;
         let mut slots = KVVec::with_capacity(n as usize, flags)?;
@@ -160,6 +170,7 @@ impl<H: Owner> Tx<H> {
             active: false,
             stalled: None,
             verdict: None,
+            commits: commit::queue(if durable { n } else { 0 }, flags)?,
         })
     }
 
@@ -188,6 +199,9 @@ impl<H: Owner> Tx<H> {
     pub(super) fn vacate(&mut self, slot: u32) -> Option<Kept> {
         let place = self.slots.get_mut(slot as usize)?;
         let mut token = place.token.take()?;
+        if place.durable.is_some() {
+            place.durable = None;
+        }
         self.credits += core::mem::take(&mut place.credits);
         self.bytes -= token.get_mut().len();
         let _ = self.free.push_within_capacity(slot);
@@ -337,7 +351,8 @@ impl<H: Owner> DataPath<H> {
                     remote_addr: op.remote_addr,
                     rkey,
                 },
-                imm: op.imm,
+                // The completion data of a durable write follow the commit.
+                imm: op.imm.filter(|_| !Durable::is_wanted(op)),
                 injected: 0,
             },
             credits,
@@ -414,6 +429,9 @@ impl<H: Owner> DataPath<H> {
         // The operation's completion waits for the lock.
         let place = tx.occupy(slot, op.len, plan.credits);
         place.token = Some(Cell::new(token));
+        if Durable::is_wanted(op) {
+            place.durable = Some(Durable::new(op));
+        }
         match accepted {
             Accepted::Posted => {}
             Accepted::Deferred => {
@@ -437,7 +455,13 @@ impl<H: Owner> DataPath<H> {
     /// the connection must end, if it must.
     ///
     /// Context: process. Locking: none held.
-    pub(crate) fn sent(&self, slot: u32, last: bool, wc: &Wc) -> Option<u32> {
+    pub(crate) fn sent(
+        &self,
+        owner: ArcBorrow<'_, H>,
+        slot: u32,
+        last: bool,
+        wc: &Wc,
+    ) -> Option<u32> {
         let mut guard = self.tx.lock();
         let tx = &mut *guard;
         tx.active = true;
@@ -448,12 +472,22 @@ impl<H: Owner> DataPath<H> {
             return fatal(wc.status);
         }
         let code = place.failed.take().unwrap_or(wc.status);
+        let mut verdict = None;
+        if place.durable.is_some() && code == status::SUCCESS {
+            match tx.acknowledged(slot, &self.device) {
+                Acknowledged::Queued => {
+                    drop(guard);
+                    H::commit(owner);
+                    return None;
+                }
+                Acknowledged::Complete => {}
+                Acknowledged::Late => verdict = Some(bindings::ECANCELED),
+            }
+        }
         let mut token = tx.vacate(slot)?.into_inner();
-        let verdict = if code == status::FLUSH {
-            tx.verdict.take()
-        } else {
-            None
-        };
+        if code == status::FLUSH {
+            verdict = tx.verdict.take();
+        }
         drop(guard);
         local::unmap_lent(&self.device, &mut token);
         token.complete_sleeping(Outcome {
@@ -489,7 +523,7 @@ impl<H: Owner> DataPath<H> {
             tx.stalled = None;
             return None;
         }
-        if tx.free.len() == tx.slots.len() {
+        if tx.free.len() + tx.commits.len() == tx.slots.len() {
             // No operation is outstanding, so only a probe detects that the peer has disappeared.
             if !tx.probing && qp.post_probe().is_ok() {
                 tx.probing = true;

@@ -37,12 +37,12 @@ pub(crate) enum Kind {
 /// # Invariants
 ///
 /// `cgroup` was charged for one `kind` on `device`, and the charge keeps it alive. It is `None` if
-/// the kernel has no rdma cgroups.
+/// the kernel has no rdma cgroups, or if only a user is charged.
 pub(crate) struct Charge {
     cgroup: Option<NonNull<c_void>>,
     kind: Kind,
     device: Arc<Device>,
-    _share: Share,
+    share: Share,
 }
 
 // SAFETY: Any thread may charge and uncharge a cgroup.
@@ -60,6 +60,31 @@ impl Charge {
         Self::of_queues(live, device, kind, 0)
     }
 
+    /// Returns the bytes counted for an object whose queues have space for `operations`.
+    fn bytes(operations: u32) -> usize {
+        // CAST: A `usize` has at least 32 bits.
+        let queues = (operations as usize).saturating_mul(share::OPERATION);
+        queues.saturating_add(share::OBJECT)
+    }
+
+    /// Charges the user of this charge, and no cgroup, for a queue pair and a completion queue with
+    /// space for `operations`. The caller may be any task.
+    ///
+    /// # Errors
+    ///
+    /// - `EDQUOT` if the user's limit is reached.
+    /// - `ENOMEM` if there is no memory.
+    pub(crate) fn queues_of_user(&self, operations: u32) -> Result<Self> {
+        let bytes = Self::bytes(operations).saturating_add(share::OBJECT);
+        // INVARIANT: No cgroup is charged.
+        Ok(Self {
+            cgroup: None,
+            kind: Kind::Object,
+            device: self.device.clone(),
+            share: self.share.more(bytes)?,
+        })
+    }
+
     /// Charges the current task's cgroup and user for an object whose queues have space for
     /// `operations`.
     ///
@@ -74,9 +99,7 @@ impl Charge {
         kind: Kind,
         operations: u32,
     ) -> Result<Self> {
-        // CAST: A `usize` has at least 32 bits.
-        let queues = (operations as usize).saturating_mul(share::OPERATION);
-        let share = Share::new(queues.saturating_add(share::OBJECT))?;
+        let share = Share::new(Self::bytes(operations))?;
         let mut cgroup = core::ptr::null_mut();
         // SAFETY: The device is registered, as `_live` proves, and `cgroup` is a local variable.
         to_result(unsafe {
@@ -87,7 +110,7 @@ impl Charge {
             cgroup: NonNull::new(cgroup),
             kind,
             device: device.clone(),
-            _share: share,
+            share,
         })
     }
 }

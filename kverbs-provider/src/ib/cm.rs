@@ -356,6 +356,12 @@ impl<H: CmHandler> CmId<H> {
         unsafe { !(*self.as_ptr()).device.is_null() }
     }
 
+    /// Lets an identifier that is bound to the IPv6 address of all interfaces take IPv4 requests.
+    pub(crate) fn allow_ipv4(&self) -> Result {
+        // SAFETY: By the type invariant the identifier is alive.
+        to_result(unsafe { raw::rdma_set_afonly(self.as_ptr(), 0) })
+    }
+
     /// Binds the identifier to a local address. For port 0, the connection manager chooses a port.
     pub(crate) fn bind(&self, addr: &SockAddr) -> Result {
         let mut addr = Storage::new(addr)?;

@@ -223,6 +223,20 @@ impl DmaBuf {
         // SAFETY: By the type invariant the range is mapped so.
         unsafe { raw::kverbs_dma_sync_for_device(self.device.as_ptr(), addr, len, true) };
     }
+
+    /// Copies the bytes from `offset` on, which the device has written, to `out`. Bytes past the
+    /// buffer's end are not copied.
+    ///
+    /// Context: any.
+    pub(crate) fn load(&self, offset: usize, out: &mut [u8]) {
+        let len = out.len().min(self.buf.len().saturating_sub(offset));
+        let addr = self.addr_of(offset);
+        // SAFETY: By the type invariant the range is mapped so.
+        unsafe { raw::kverbs_dma_sync_for_cpu(self.device.as_ptr(), addr, len, true) };
+        // SAFETY: The range is inside the buffer. No reference is created, because the device may
+        // write elsewhere in the buffer at the same time.
+        unsafe { ptr::copy_nonoverlapping(self.buf.as_ptr().add(offset), out.as_mut_ptr(), len) };
+    }
 }
 
 impl Drop for DmaBuf {

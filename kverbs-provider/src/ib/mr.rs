@@ -46,6 +46,11 @@ impl Access {
     /// The device may write by the local key.
     pub(crate) const LOCAL_WRITE: Self = Self(raw::ib_access_flags_IB_ACCESS_LOCAL_WRITE);
 
+    /// Returns whether peers may write.
+    pub(crate) fn lets_write(self) -> bool {
+        self.0 & raw::ib_access_flags_IB_ACCESS_REMOTE_WRITE != 0
+    }
+
     /// Returns the rights for peers. If peers may write or execute atomics, the device may write
     /// too.
     pub(crate) fn remote(read: bool, write: bool, atomic: bool) -> Self {

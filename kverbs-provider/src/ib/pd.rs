@@ -100,6 +100,21 @@ impl Pd {
         }
     }
 
+    /// Charges the user of the domain for a queue pair whose queues have space for `operations`,
+    /// in any task. Returns `None` if the domain does not belong to a program.
+    ///
+    /// No rdma cgroup is charged: the kernel charges only the cgroup of the current task.
+    ///
+    /// # Errors
+    ///
+    /// - `EDQUOT` if the user's limit is reached.
+    pub(crate) fn charge_owner(&self, operations: u32) -> Result<Option<Charge>> {
+        match &self.charge {
+            Some(charge) => charge.queues_of_user(operations).map(Some),
+            None => Ok(None),
+        }
+    }
+
     /// Returns the domain's device.
     pub(crate) fn device(&self) -> &Arc<Device> {
         &self.device

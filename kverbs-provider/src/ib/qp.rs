@@ -12,6 +12,7 @@ use core::{
     },
     sync::atomic::{
         AtomicBool,
+        AtomicU32,
         AtomicUsize,
         Ordering, //
     }, //
@@ -49,7 +50,13 @@ use super::{
     },
     CALLER, //
 };
-use kfabric::base::fault;
+use kfabric::{
+    base::fault,
+    pure::commit::{
+        End,
+        Ends, //
+    }, //
+};
 
 /// An asynchronous event of a queue pair.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -103,6 +110,9 @@ pub(crate) struct QpSize {
     pub(crate) sge: u32,
     /// Scatter entries of one read, at most `sge`.
     pub(crate) read_sge: u32,
+    /// True if a worker creates the queue pair: the user of the protection domain is charged, not
+    /// the current task.
+    pub(crate) of_owner: bool,
 }
 
 impl QpSize {
@@ -117,6 +127,7 @@ impl QpSize {
         rx: 1,
         sge: 1,
         read_sge: 1,
+        of_owner: false,
     };
 
     /// Returns the scatter entries of one work request with an opcode.
@@ -168,6 +179,8 @@ struct Core<H: Completions> {
     broken: AtomicBool,
     /// True if [`QueuePair::fail`] was called.
     ended: AtomicBool,
+    /// The peer's queue pair, the peer's first packet number, and this side's, once connected.
+    peer: [AtomicU32; 3],
     handler: Arc<H>,
     pd: Arc<Pd>,
     /// Charges for the queue pair and its completion queue.
@@ -259,7 +272,11 @@ impl<H: Completions> QueuePair<H> {
             return Err(EIO);
         }
         let operations = size.tx.saturating_add(size.rx);
-        let charges = [pd.charge_queues(live, operations)?, pd.charge(live)?];
+        let charges = if size.of_owner {
+            [pd.charge_owner(operations)?, None]
+        } else {
+            [pd.charge_queues(live, operations)?, pd.charge(live)?]
+        };
         let slots = Self::slots(Arc::as_ptr(handler), size)?;
         let send = size.tx + QpSize::TX_EXTRA;
         let receive = size.rx + QpSize::RX_EXTRA;
@@ -318,6 +335,7 @@ impl<H: Completions> QueuePair<H> {
             steps: AtomicUsize::new(0),
             broken: AtomicBool::new(false),
             ended: AtomicBool::new(false),
+            peer: [const { AtomicU32::new(0) }; 3],
             handler: handler.clone(),
             pd: pd.clone(),
             _charges: charges,
@@ -439,13 +457,43 @@ impl<H: Completions> QueuePair<H> {
             attr.max_rd_atomic = attr.max_rd_atomic.min(initiator);
             attr.retry_cnt = retry_count;
             attr.rnr_retry = rnr_retry_count;
+            if self.0.size.of_owner {
+                // The peer of a channel only sends messages.
+                attr.qp_access_flags = 0;
+            }
             fault::device()?;
             self.modify(&mut attr, mask)
                 .inspect_err(|_| self.0.broken.store(true, Ordering::Relaxed))?;
+            let [peer_qp, peer_psn, own_psn] = &self.0.peer;
             // Relaxed suffices: callers hold the endpoint's control lock.
+            match state {
+                raw::ib_qp_state_IB_QPS_RTR => {
+                    peer_qp.store(attr.dest_qp_num, Ordering::Relaxed);
+                    peer_psn.store(attr.rq_psn, Ordering::Relaxed);
+                }
+                raw::ib_qp_state_IB_QPS_RTS => own_psn.store(attr.sq_psn, Ordering::Relaxed),
+                _ => {}
+            }
             self.0.steps.store(step + 1, Ordering::Relaxed);
         }
         Ok(())
+    }
+
+    /// Returns the queue pairs and first packet numbers of both ends, after
+    /// [`QueuePair::connect`]. This end is the initiator.
+    pub(crate) fn ends(&self) -> Ends {
+        let [peer_qp, peer_psn, own_psn] = &self.0.peer;
+        // Relaxed suffices: callers hold the endpoint's control lock.
+        Ends {
+            initiator: End {
+                qp: self.number(),
+                psn: own_psn.load(Ordering::Relaxed),
+            },
+            target: End {
+                qp: peer_qp.load(Ordering::Relaxed),
+                psn: peer_psn.load(Ordering::Relaxed),
+            },
+        }
     }
 
     /// Returns whether the device failed a step of connecting.

@@ -59,6 +59,8 @@ impl Drop for Users {
 pub(super) struct Share {
     uid: u32,
     bytes: usize,
+    /// The user's limit when the share was made.
+    limit: usize,
 }
 
 impl Share {
@@ -72,13 +74,26 @@ impl Share {
     pub(super) fn new(bytes: usize) -> Result<Self> {
         // SAFETY: The functions have no preconditions.
         let (uid, limit) = unsafe { (raw::kverbs_user(), raw::kverbs_user_limit()) };
+        // CAST: Both are 64 bits wide.
+        Self::of(uid, bytes, limit as usize)
+    }
+
+    /// Counts `bytes` more for the user of this share, in any task, with the limit of this share.
+    ///
+    /// # Errors
+    ///
+    /// As [`Share::new`].
+    pub(super) fn more(&self, bytes: usize) -> Result<Self> {
+        Self::of(self.uid, bytes, self.limit)
+    }
+
+    fn of(uid: u32, bytes: usize, limit: usize) -> Result<Self> {
         let node = RBTreeNodeReservation::new(GFP_KERNEL_ACCOUNT)?;
         let mut users = USERS.lock();
         let users = users.get_or_insert_with(RBTree::new);
         let had = users.get(&uid).map_or(0, |user| user.bytes);
         let sum = had.saturating_add(bytes);
-        // CAST: Both are 64 bits wide.
-        if sum > limit as usize {
+        if sum > limit {
             return Err(edquot());
         }
         match users.get_mut(&uid) {
@@ -94,7 +109,7 @@ impl Share {
                 let _ = users.insert(node.into_node(uid, user));
             }
         }
-        Ok(Self { uid, bytes })
+        Ok(Self { uid, bytes, limit })
     }
 }
 

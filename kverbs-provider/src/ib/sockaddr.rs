@@ -111,6 +111,14 @@ fn family(addr: &SockAddr) -> Option<u16> {
     matches!((addr.len, family), (16, AF_INET) | (28, AF_INET6)).then_some(family)
 }
 
+/// Returns an address with another port.
+pub(crate) fn with_port(addr: &SockAddr, port: u16) -> SockAddr {
+    let mut out = *addr;
+    // Both families have the port there.
+    out.data[2..4].copy_from_slice(&port.to_be_bytes());
+    out
+}
+
 /// Returns whether `addr` is an IPv6 address.
 pub(crate) fn is_v6(addr: &SockAddr) -> bool {
     addr.len == 28

@@ -74,6 +74,7 @@ impl KeySlot {
     fn commit(&self, made: Registration<'_>) {
         let mut slot = self.place.lock();
         stats::FAST.add(1);
+        self.opened(&mut slot, &made.mr, made.window, made.access);
         slot.state = State::Fast(made.mr);
         slot.list = made.list;
     }

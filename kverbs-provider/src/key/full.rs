@@ -176,6 +176,7 @@ impl KeySlot {
             _ => None,
         };
         stats::FULL.add(1);
+        self.opened(&mut slot, &mr, window, access);
         slot.state = State::Full(mr, offset, len, reserve);
         Ok(value)
     }

@@ -1,7 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0
 //! Key slots: their states, the region in reserve, and revoking a key.
 
-use core::any::Any;
+use core::{
+    any::Any,
+    sync::atomic::AtomicU64, //
+};
 use kernel::{
     bindings,
     impl_has_delayed_work,
@@ -33,7 +36,10 @@ use crate::{
         charge::Charge,
         device::Live,
         dma::SgList,
-        mr::Mr,
+        mr::{
+            Access,
+            Mr, //
+        },
         pd::Pd,
         work, //
     },
@@ -77,6 +83,8 @@ pub(super) struct Slot {
     pub(super) state: State,
     /// A region without a value. The next refill frees it, after the revocation.
     spent: Option<Mr>,
+    /// The window of the key and the rights of peers, while the slot has a key.
+    pub(super) open: Option<(Window, Access)>,
     /// The scatter list of a fast registration, if it has to last as long as the key.
     pub(super) list: Option<SgList>,
     /// True if a caller has the value of the reserve, which then is spent.
@@ -106,9 +114,11 @@ impl Slot {
 
 /// The part of a slot that ends when the device is removed.
 #[pin_data]
-pub(super) struct KeySlot {
+pub(crate) struct KeySlot {
     #[pin]
     pub(super) place: Mutex<Slot>,
+    /// The value of the key, or a former one, for searches without the lock; 0: none.
+    pub(super) value: AtomicU64,
     pub(super) mem: Arc<Memory>,
     /// Keeps the registration for local use as long as the slot.
     _region: Arc<dyn RegionOps>,
@@ -344,6 +354,10 @@ impl Regions for Tried<'_> {
 }
 
 impl Resource for KeySlot {
+    fn as_any(&self) -> Option<&dyn Any> {
+        Some(self)
+    }
+
     fn device_gone(&self) {
         let mut slot = self.place.lock();
         self.revoke(&mut slot);
@@ -374,9 +388,17 @@ impl Key {
         let inner = Arc::pin_init(
             pin_init!(KeySlot {
                 place <- new_mutex!(
-                    Slot { state: State::Free(None), spent: None, list: None, promised: false, charge },
+                    Slot {
+                    state: State::Free(None),
+                    spent: None,
+                    open: None,
+                    list: None,
+                    promised: false,
+                    charge,
+                },
                     "kverbs_key"
                 ),
+                value: AtomicU64::new(0),
                 mem,
                 _region: region,
                 group,

@@ -45,12 +45,11 @@ pub const TESTS: &[Test] = &[
     )
     .on(SHM),
     Test::pair("pmem.p10_level_in_other_ops_is_refused", other_ops).on(NETNS | SHM),
-    Test::pair("pmem.p10_level_that_verbs_lacks_is_refused", lacking).on(NETNS),
     Test::pair("pmem.visible_write_is_in_memory_when_it_completes", visible).on(NETNS | TWO),
 ];
 
 /// Bytes of a test's mapping of a DAX device, which maps large pages only.
-const MAPPED: usize = 8 << 20;
+pub(super) const MAPPED: usize = 8 << 20;
 
 /// Runs a test on one node.
 fn once(ctx: &mut Ctx, test: fn(&mut Ctx) -> Result<()>) -> Result<()> {
@@ -253,7 +252,7 @@ fn file_on_dax(side: &Side, disk: &str) -> Result<()> {
 }
 
 /// Lengths and offsets around words, cache lines and pages.
-const PLACES: &[(usize, usize)] = &[
+pub(super) const PLACES: &[(usize, usize)] = &[
     (0, 1),
     (3, 7),
     (8, 8),
@@ -437,29 +436,5 @@ fn visible(ctx: &mut Ctx) -> Result<()> {
     let flags = KFI_DELIVERY_COMPLETE | KFI_COMPLETION;
     pair.post(with_flags(with_data(word, 5), flags))?;
     pair.wait_context(10)?;
-    ctx.barrier("end")
-}
-
-fn lacking(ctx: &mut Ctx) -> Result<()> {
-    let pair = Pair::new(ctx)?;
-    let domain = &pair.side.domain;
-    ensure!(domain.durable == KFI_REACH_NO);
-    ensure!(domain.caps & KFI_RMA_PMEM == 0);
-    let buf = Buf::new(4096)?;
-    buf.clear(3);
-    let region = pair.reg(&buf)?;
-    let (_, mine) = pair.side.export(region, 0, 4096, REMOTE)?;
-    let to: Remote = ctx.ctl.exchange(&mine)?;
-    let write = op::write(1, &[iov(region, 0, 8)], to.addr, to.key);
-    for flags in [
-        KFI_COMMIT_COMPLETE,
-        KFI_COMMIT_COMPLETE | KFI_DELIVERY_COMPLETE,
-    ] {
-        let posted = pair.post(with_flags(write, flags));
-        refused(posted, libc::EOPNOTSUPP, "a durable write")?;
-    }
-    // The endpoint still works.
-    pair.post(write)?;
-    pair.wait_context(1)?;
     ctx.barrier("end")
 }

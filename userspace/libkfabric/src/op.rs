@@ -239,7 +239,7 @@ impl<'a> Op<'a> {
     /// power failure of the target. Posting fails with `EOPNOTSUPP` for any other operation, and
     /// where [`Domain::durable`](crate::Domain::durable) is [`Reach::No`](crate::Reach). If the
     /// target's memory is not [`Persistence::Adr`](crate::Persistence), the write completes with
-    /// `EOPNOTSUPP`, and no byte is written. With [`Op::data`], an endpoint with rings refuses it
+    /// `EOPNOTSUPP`; over kverbs, bytes may have changed. With [`Op::data`], an endpoint with rings refuses it
     /// with `EOPNOTSUPP`.
     #[must_use]
     pub fn durable(mut self) -> Self {

@@ -216,7 +216,7 @@ impl Guests<'_> {
                 }),
                 append: &format!("{quiet}{} kfabric.guest={number}", self.append()),
                 disk: None,
-                pmem: self.pmem().filter(|_| topology == Topology::One),
+                pmem: self.pmem(),
             };
             guests.push(Guest::start(number, nodes, &machine, &job.sink, &sender)?);
         }
@@ -247,7 +247,7 @@ impl Guests<'_> {
         result.map(|()| outcome)
     }
 
-    /// Returns the persistent memory of a guest of one machine.
+    /// Returns the persistent memory of a guest.
     fn pmem(&self) -> Option<Pmem<'_>> {
         match (&self.options.pmcut, &self.plugin) {
             (Some(cut), Some(plugin)) => Some(Pmem::Cut(cut, plugin)),

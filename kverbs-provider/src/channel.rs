@@ -1,0 +1,85 @@
+// SPDX-License-Identifier: GPL-2.0
+//! Commit channels: connections between two kernels, beside the connections of endpoints, by which a
+//! target's kernel makes writes durable. The messages are in [`kfabric::pure::commit`].
+//!
+//! A connection of endpoints has up to two channels, one for each direction. The end whose writes are to
+//! be durable opens its channel with the first commit. The target accepts the channel through a listener
+//! of its network namespace, which exists while a domain there has persistent memory registered.
+//! A channel is in the protection domain of the endpoint, and under the endpoint's auth key.
+//!
+//! Locking: the control lock of a connection, then [`Channels`], then the control lock of a channel. A
+//! channel's work item holds no lock while it completes writes or writes cache lines back.
+//!
+//! A channel ends before its connection does: [`Channels::end`] destroys the queue pair and the identifier.
+//! The close of an endpoint then waits for the channels' work items.
+//!
+//! | module | contents |
+//! |---|---|
+//! | [`channels`] | the channels of a connection |
+//! | [`link`] | a channel: its queue pair and its connection |
+//! | [`serve`] | the target's side: commits |
+//! | [`listener`] | the listener of a network namespace |
+
+pub(crate) mod channels;
+mod link;
+pub(crate) mod listener;
+mod serve;
+
+use kernel::{
+    prelude::*,
+    sync::Arc, //
+};
+
+use crate::{
+    ib::qp::QpSize,
+    key::group::Group, //
+};
+use kfabric::{
+    pure::commit::{
+        Range,
+        RANGES_MAX, //
+    },
+    sys::net::Net, //
+};
+
+/// The connection to which channels belong.
+pub(crate) trait Owner: Send + Sync + Sized + 'static {
+    /// Returns the connection's protection group.
+    fn group(&self) -> &Arc<Group>;
+
+    /// Returns the endpoint's network namespace.
+    fn net(&self) -> &Net;
+
+    /// Returns the connection's channels.
+    fn channels(&self) -> &channels::Channels<Self>;
+
+    /// Begins a COMMIT of the writes that wait for it, if none is outstanding. Stores the ranges, and
+    /// returns the number of the COMMIT and the number of the ranges.
+    fn begin_commit(&self, ranges: &mut [Range; RANGES_MAX]) -> Option<(u64, usize)>;
+
+    /// Completes the writes of the outstanding COMMIT with the ANSWER `message`.
+    ///
+    /// # Errors
+    ///
+    /// - `EPROTO` if the message is not that.
+    fn committed(&self, message: &[u8]) -> Result;
+
+    /// Completes all writes that wait for a commit with an error.
+    fn fail_commits(&self, why: Error);
+
+    /// Schedules a commit, if writes wait for it.
+    fn commit_again(this: &Arc<Self>);
+}
+
+/// Port of the listeners, in rdma_cm's port space of TCP, which RoCE does not share with TCP. Binding
+/// to it takes `CAP_NET_BIND_SERVICE`.
+const PORT: u16 = 1013;
+
+/// Size of a channel's queue pair: one message in each direction.
+const SIZE: QpSize = QpSize {
+    tx: 1,
+    rx: 1,
+    sge: 1,
+    read_sge: 1,
+    of_owner: true,
+};

@@ -1,0 +1,582 @@
+// SPDX-License-Identifier: GPL-2.0
+//! A channel: its queue pair and its connection.
+//!
+//! As for endpoints, handlers only put events into the inbox and queue the work item.
+
+use core::sync::atomic::{
+    AtomicBool,
+    AtomicU32,
+    Ordering, //
+};
+use kernel::{
+    bindings,
+    impl_has_work,
+    new_work,
+    prelude::*,
+    sync::{
+        new_mutex,
+        Arc,
+        ArcBorrow,
+        Mutex, //
+    },
+    workqueue::{
+        Work,
+        WorkItem, //
+    }, //
+};
+
+use super::{
+    channels::Identity,
+    serve,
+    Owner,
+    PORT,
+    SIZE, //
+};
+use crate::{
+    conn::inbox::{
+        Inbox,
+        Todo, //
+    },
+    data, errno,
+    ib::{
+        cm::{
+            CmEvent,
+            CmEventKind,
+            CmHandler,
+            CmId,
+            ConnParam, //
+        },
+        device::Live,
+        dma::DmaBuf,
+        qp::{
+            Completions,
+            QpEvent,
+            QueuePair, //
+        },
+        sockaddr,
+        work,
+        wr::{
+            Opcode,
+            SendWr,
+            Sge,
+            Wc, //
+        }, //
+    },
+    limits::{
+        ACK_TIMEOUT,
+        ANSWER_TICKS,
+        CONNECT_TICKS,
+        MIN_RNR_TIMER,
+        RESOLVE_MS,
+        RETRY_COUNT,
+        RNR_RETRY, //
+    },
+};
+use kfabric::{
+    base::errno::{
+        econnaborted,
+        enotconn,
+        eopnotsupp, //
+    },
+    new_irqlock,
+    provider::helpers::Worker,
+    pure::{
+        commit::{
+            write_request,
+            Ends,
+            Hello,
+            Range,
+            ANSWER_MAX,
+            RANGES_MAX,
+            REQUEST_MAX, //
+        },
+        proof::Mac, //
+    },
+    sys::IrqLock, //
+};
+
+/// Offset of the received message in a channel's buffer. The message to send is in front.
+const RECEIVED: usize = 1024;
+/// Size of a channel's buffer in bytes.
+const BUFFER: usize = 2 * RECEIVED;
+const _: () = assert!(REQUEST_MAX <= RECEIVED && ANSWER_MAX <= RECEIVED);
+
+/// The side of a channel.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Side {
+    /// Sends COMMITs for the writes of the connection.
+    Initiator,
+    /// Answers them.
+    Target,
+}
+
+/// The fields that the control lock protects.
+struct Ctl<H: Owner> {
+    id: Option<CmId<Channel<H>>>,
+    qp: Option<QueuePair<Channel<H>>>,
+    buf: Option<DmaBuf>,
+    /// The initiator may send COMMITs.
+    ready: bool,
+    /// Why the channel has ended, if it has.
+    ended: Option<Error>,
+    /// The work item has handled the end.
+    failed: bool,
+}
+
+/// Events of the queue pair, and of the identifier.
+struct Events {
+    events: Inbox,
+    /// Length of the received message.
+    received: Option<u32>,
+    /// The message to send is on the device.
+    sending: bool,
+}
+
+/// A channel.
+#[pin_data]
+pub(crate) struct Channel<H: Owner> {
+    pub(super) conn: Arc<H>,
+    side: Side,
+    ends: Ends,
+    #[pin]
+    ctl: Mutex<Ctl<H>>,
+    #[pin]
+    inbox: IrqLock<Events>,
+    #[pin]
+    work: Work<Channel<H>>,
+    worker: Worker,
+    /// True if the channel is ending: the target stops writing back.
+    pub(super) stopping: AtomicBool,
+    /// Ticks that the peer has left to open the channel or to answer; 0: none runs.
+    patience: AtomicU32,
+}
+
+impl_has_work! {
+    impl{H: Owner} HasWork<Self> for Channel<H> { self.work }
+}
+
+impl<H: Owner> Channel<H> {
+    fn new(conn: &Arc<H>, side: Side, ends: &Ends) -> Result<Arc<Self>> {
+        Arc::pin_init(
+            pin_init!(Self {
+                conn: conn.clone(),
+                side,
+                ends: *ends,
+                ctl <- new_mutex!(Ctl {
+                    id: None,
+                    qp: None,
+                    buf: None,
+                    ready: false,
+                    ended: None,
+                failed: false,
+                }, "kverbs_channel"),
+                inbox <- new_irqlock!(Events {
+                    events: Inbox::new(),
+                    received: None,
+                    sending: false,
+                }, "kverbs_channel_inbox"),
+                work <- new_work!("kverbs_channel"),
+                worker: Worker::new(),
+                stopping: AtomicBool::new(false),
+                patience: AtomicU32::new(CONNECT_TICKS),
+            }),
+            GFP_KERNEL_ACCOUNT,
+        )
+    }
+
+    /// Begins to open the channel for the writes of `conn`.
+    pub(super) fn open(conn: &Arc<H>, identity: &Identity) -> Result<Arc<Self>> {
+        let _live = conn.group().device().enter()?;
+        let this = Self::new(conn, Side::Initiator, &identity.ends)?;
+        let id = CmId::new(conn.net(), this.clone())?;
+        id.set_timers(ACK_TIMEOUT, MIN_RNR_TIMER)?;
+        let from = sockaddr::with_port(&identity.local, 0);
+        let to = sockaddr::with_port(&identity.peer, PORT);
+        let mut ctl = this.ctl.lock();
+        id.resolve_addr(&from, &to, RESOLVE_MS)?;
+        // Events of the identifier wait for the control lock.
+        ctl.id = Some(id);
+        drop(ctl);
+        Ok(this)
+    }
+
+    /// Accepts the channel of a request with the parameters `param`, whose identifier is `id`.
+    pub(super) fn accept<C: CmHandler>(
+        conn: &Arc<H>,
+        id: CmId<C>,
+        param: ConnParam,
+        ends: &Ends,
+    ) -> Result<Arc<Self>> {
+        let live = conn.group().device().enter()?;
+        let this = Self::new(conn, Side::Target, ends)?;
+        let mut guard = this.ctl.lock();
+        let ctl = &mut *guard;
+        // Both timers are optional.
+        let _ = id.set_timers(ACK_TIMEOUT, MIN_RNR_TIMER);
+        let id = id.hand_over(this.clone());
+        let accepted = this.prepare(&live, ctl, id.port()).and_then(|mut own| {
+            let qp = ctl.qp.as_ref().ok_or(EINVAL)?;
+            own.responder_resources = own.responder_resources.min(param.responder_resources);
+            own.initiator_depth = own.initiator_depth.min(param.initiator_depth);
+            qp.connect(&id, RETRY_COUNT, RNR_RETRY)?;
+            let welcome = Hello::welcome(ends, own.qp_num, |text| this.mac(text));
+            id.accept(&own, &welcome.write())
+        });
+        ctl.id = Some(id);
+        drop(guard);
+        if let Err(e) = accepted {
+            this.end();
+            return Err(e);
+        }
+        Ok(this)
+    }
+
+    /// Returns the MAC of a text under the connection's auth key.
+    fn mac(&self, text: &[u8]) -> Mac {
+        match self.conn.group().proof() {
+            Some(proof) => proof.prove(text),
+            None => Mac::default(),
+        }
+    }
+
+    /// Creates the queue pair and the buffer, and posts the receive. Returns the parameters for the
+    /// connection.
+    fn prepare(
+        self: &Arc<Self>,
+        live: &Live<'_>,
+        ctl: &mut Ctl<H>,
+        port: u32,
+    ) -> Result<ConnParam> {
+        let group = self.conn.group();
+        let buf = DmaBuf::new(live, group.device().ib(), BUFFER)?;
+        let qp = QueuePair::new(live, &group.pd()?, self, SIZE, port)?;
+        let param = ConnParam {
+            // No side reads.
+            responder_resources: 0,
+            initiator_depth: 0,
+            retry_count: RETRY_COUNT,
+            rnr_retry_count: RNR_RETRY,
+            qp_num: qp.number(),
+        };
+        self.post_receive(&qp, &buf)?;
+        ctl.qp = Some(qp);
+        ctl.buf = Some(buf);
+        Ok(param)
+    }
+
+    fn post_receive(&self, qp: &QueuePair<Self>, buf: &DmaBuf) -> Result {
+        // CAST: A constant.
+        let sge = Sge::new(
+            buf.addr_of(RECEIVED),
+            RECEIVED as u32,
+            self.conn.group().lkey(),
+        );
+        qp.post_recv(0, &[sge])
+    }
+
+    /// Queues the work item.
+    pub(super) fn schedule(this: ArcBorrow<'_, Self>) {
+        let this: Arc<Self> = this.into();
+        // If the work item is queued already, its run finds the new event.
+        let _ = work::queue().enqueue(this);
+    }
+
+    /// Returns whether the current task runs the work item.
+    pub(super) fn is_current(&self) -> bool {
+        self.worker.is_current()
+    }
+
+    /// Counts a tick of the peer's time.
+    pub(super) fn tick(this: &Arc<Self>) {
+        let down = |n: u32| n.checked_sub(1);
+        let counted = this
+            .patience
+            .fetch_update(Ordering::AcqRel, Ordering::Acquire, down);
+        if counted == Ok(1) {
+            this.inbox.lock().events.late();
+            Self::schedule(this.as_arc_borrow());
+        }
+    }
+
+    /// Ends the channel with its connection.
+    pub(super) fn end(&self) {
+        self.end_with(econnaborted());
+    }
+
+    /// Ends the channel: destroys its queue pair and its identifier. Idempotent.
+    ///
+    /// Context: process; may sleep.
+    fn end_with(&self, why: Error) {
+        self.stopping.store(true, Ordering::Release);
+        let (qp, id, buf) = {
+            let mut ctl = self.ctl.lock();
+            ctl.ended.get_or_insert(why);
+            ctl.ready = false;
+            if let Some(id) = &ctl.id {
+                id.disconnect();
+            }
+            if let Some(qp) = &ctl.qp {
+                qp.fail();
+            }
+            (ctl.qp.take(), ctl.id.take(), ctl.buf.take())
+        };
+        // The device uses the buffer until the queue pair is destroyed, whose event handler uses the
+        // identifier.
+        drop(qp);
+        drop(id);
+        drop(buf);
+    }
+
+    /// Handles an event.
+    ///
+    /// # Errors
+    ///
+    /// - The reason for which the channel has ended.
+    fn handle(self: &Arc<Self>, todo: Todo) -> Result {
+        let mut guard = self.ctl.lock();
+        let ctl = &mut *guard;
+        use CmEventKind::*;
+        match todo {
+            Todo::Event(AddrResolved, _) if self.side == Side::Initiator => {
+                let id = ctl.id.as_ref().ok_or_else(enotconn)?;
+                if !id.is_on(self.conn.group().device().ib()) {
+                    return Err(eopnotsupp());
+                }
+                id.resolve_route(RESOLVE_MS)
+            }
+            Todo::Event(RouteResolved, _) if self.side == Side::Initiator => self.request(ctl),
+            Todo::Event(Response, _) if self.side == Side::Initiator => self.responded(ctl),
+            // Greetings are for iWARP, which has no channels.
+            Todo::Event(Established, _) | Todo::Lingered | Todo::Greeted(_) => Ok(()),
+            // No listener has the port, or the target does not know the connection.
+            Todo::Event(Rejected, _) => Err(eopnotsupp()),
+            Todo::Event(Unresolved | Unreachable | ConnectError, status) => {
+                let err = errno::of_cm(status, bindings::ETIMEDOUT);
+                // CAST: An errno is a small number.
+                Err(Error::from_errno(-(err as i32)))
+            }
+            Todo::Event(..) => Err(econnaborted()),
+            // CAST: An errno is a small number.
+            Todo::Failed(err, _) => Err(Error::from_errno(-(err as i32))),
+            Todo::NotifyEstablished => {
+                if let Some(id) = &ctl.id {
+                    id.notify_established();
+                }
+                Ok(())
+            }
+            Todo::Late if self.side == Side::Target => Ok(()),
+            Todo::Late => Err(ETIMEDOUT),
+        }
+    }
+
+    /// Sends the connection request.
+    fn request(self: &Arc<Self>, ctl: &mut Ctl<H>) -> Result {
+        let live = self.conn.group().device().enter()?;
+        let port = ctl.id.as_ref().ok_or_else(enotconn)?.port();
+        let param = self.prepare(&live, ctl, port)?;
+        let hello = Hello::request(&self.ends, param.qp_num, |text| self.mac(text));
+        let id = ctl.id.as_ref().ok_or_else(enotconn)?;
+        id.connect(&param, &hello.write())
+    }
+
+    /// Confirms the connection after the target has accepted.
+    fn responded(&self, ctl: &mut Ctl<H>) -> Result {
+        let ((message, len), peer) = {
+            let inbox = self.inbox.lock();
+            (inbox.events.message(), inbox.events.peer_qp())
+        };
+        let check = |text: &[u8], mac: &Mac| match self.conn.group().proof() {
+            Some(proof) => proof.check(text, mac),
+            None => *mac == Mac::default(),
+        };
+        let welcome = Hello::parse(message.get(..len).unwrap_or_default());
+        if !welcome.is_ok_and(|hello| hello.is_welcome(&self.ends, peer, check)) {
+            return Err(eopnotsupp());
+        }
+        let id = ctl.id.as_ref().ok_or_else(enotconn)?;
+        let qp = ctl.qp.as_ref().ok_or_else(enotconn)?;
+        qp.connect(id, RETRY_COUNT, RNR_RETRY)?;
+        id.establish()?;
+        ctl.ready = true;
+        self.patience.store(0, Ordering::Release);
+        Ok(())
+    }
+
+    /// Sends a message, whose slot is free.
+    pub(super) fn send(&self, message: &[u8]) -> Result {
+        let mut guard = self.ctl.lock();
+        let ctl = &mut *guard;
+        let (Some(qp), Some(buf)) = (&ctl.qp, &mut ctl.buf) else {
+            return Err(enotconn());
+        };
+        buf.store(0, message);
+        // CAST: A message is shorter than the buffer.
+        let sge = Sge::new(
+            buf.addr_of(0),
+            message.len() as u32,
+            self.conn.group().lkey(),
+        );
+        let wr = SendWr {
+            opcode: Opcode::Send,
+            imm: None,
+            fence: false,
+            remote_addr: 0,
+            rkey: 0,
+        };
+        self.inbox.lock().sending = true;
+        qp.post_send(0, &wr, &[sge], true)
+    }
+
+    /// Copies the received message to `out` and posts the receive again. Returns the message's
+    /// length, or `None` if there is no message.
+    fn receive(&self, out: &mut [u8]) -> Result<Option<usize>> {
+        let guard = self.ctl.lock();
+        let Some(len) = self.inbox.lock().received.take() else {
+            return Ok(None);
+        };
+        let (Some(qp), Some(buf)) = (&guard.qp, &guard.buf) else {
+            return Err(enotconn());
+        };
+        // CAST: A `usize` has at least 32 bits.
+        let len = len as usize;
+        let place = out.get_mut(..len).ok_or(EMSGSIZE)?;
+        buf.load(RECEIVED, place);
+        self.post_receive(qp, buf)?;
+        Ok(Some(len))
+    }
+
+    fn is_sending(&self) -> bool {
+        self.inbox.lock().sending
+    }
+
+    /// Handles the answer of the target, and sends the next COMMIT.
+    fn initiate(&self) -> Result {
+        let mut message = [0; ANSWER_MAX];
+        if let Some(len) = self.receive(&mut message)? {
+            self.patience.store(0, Ordering::Release);
+            self.conn
+                .committed(message.get(..len).unwrap_or_default())?;
+        }
+        if self.is_sending() || !self.ctl.lock().ready {
+            return Ok(());
+        }
+        let mut ranges = [Range::default(); RANGES_MAX];
+        let Some((number, count)) = self.conn.begin_commit(&mut ranges) else {
+            return Ok(());
+        };
+        let mut message = [0; REQUEST_MAX];
+        let len = write_request(
+            number,
+            ranges.get(..count).unwrap_or_default(),
+            &mut message,
+        );
+        self.patience.store(ANSWER_TICKS, Ordering::Release);
+        self.send(message.get(..len).unwrap_or_default())
+    }
+
+    /// Answers the COMMIT of the initiator.
+    fn answer(&self) -> Result {
+        if self.is_sending() {
+            return Ok(());
+        }
+        let mut message = [0; REQUEST_MAX];
+        let Some(len) = self.receive(&mut message)? else {
+            return Ok(());
+        };
+        serve::serve(self, message.get(..len).unwrap_or_default())
+    }
+
+    /// Handles all events, and then the messages.
+    ///
+    /// # Errors
+    ///
+    /// - The reason for which the channel has ended.
+    fn progress(self: &Arc<Self>) -> Result {
+        loop {
+            let todo = self.inbox.lock().events.take();
+            let Some(todo) = todo else { break };
+            self.handle(todo)?;
+        }
+        match self.side {
+            Side::Initiator => self.initiate(),
+            Side::Target => self.answer(),
+        }
+    }
+}
+
+impl<H: Owner> WorkItem for Channel<H> {
+    type Pointer = Arc<Channel<H>>;
+
+    fn run(this: Arc<Channel<H>>) {
+        this.worker.run(|| {
+            // A scrutinee would keep the lock.
+            let (ended, failed) = {
+                let ctl = this.ctl.lock();
+                (ctl.ended, ctl.failed)
+            };
+            if failed {
+                // The flushed receive has scheduled this run. Another channel may have the writes.
+                return;
+            }
+            let result = match ended {
+                Some(why) => Err(why),
+                None => this.progress(),
+            };
+            let Err(why) = result else { return };
+            this.ctl.lock().failed = true;
+            this.end_with(why);
+            if this.side == Side::Initiator {
+                this.conn.fail_commits(why);
+                this.conn.channels().forget(&this);
+                // A write that was acknowledged meanwhile opens another channel.
+                H::commit_again(&this.conn);
+            }
+        });
+    }
+}
+
+impl<H: Owner> CmHandler for Channel<H> {
+    fn event(this: ArcBorrow<'_, Self>, event: CmEvent<'_>) {
+        this.inbox.lock().events.put(&event);
+        Self::schedule(this);
+    }
+}
+
+impl<H: Owner> Completions for Channel<H> {
+    fn sent(this: ArcBorrow<'_, Self>, _slot: u32, _last: bool, wc: &Wc) {
+        {
+            let mut inbox = this.inbox.lock();
+            inbox.sending = false;
+            if let Some(err) = data::fatal(wc.status) {
+                inbox.events.fail(err, false);
+            }
+        }
+        Self::schedule(this);
+    }
+
+    fn received(this: ArcBorrow<'_, Self>, _slot: u32, wc: &Wc) {
+        {
+            let mut inbox = this.inbox.lock();
+            match data::fatal(wc.status) {
+                Some(err) => inbox.events.fail(err, false),
+                None => inbox.received = Some(wc.byte_len),
+            }
+        }
+        Self::schedule(this);
+    }
+
+    fn probed(_this: ArcBorrow<'_, Self>, _wc: &Wc) {}
+
+    fn greeted(_this: ArcBorrow<'_, Self>, _wc: &Wc) {}
+
+    fn qp_event(this: ArcBorrow<'_, Self>, event: QpEvent) {
+        {
+            let mut inbox = this.inbox.lock();
+            match event {
+                QpEvent::Established => inbox.events.established(),
+                failure => inbox.events.fail(errno::of_event(failure), false),
+            }
+        }
+        Self::schedule(this);
+    }
+}

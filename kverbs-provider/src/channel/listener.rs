@@ -1,0 +1,309 @@
+// SPDX-License-Identifier: GPL-2.0
+//! The listener of a network namespace, which accepts channels.
+
+use kernel::{
+    impl_has_work,
+    new_work,
+    prelude::*,
+    sync::{
+        new_mutex,
+        Arc,
+        ArcBorrow,
+        Mutex, //
+    },
+    workqueue::{
+        Work,
+        WorkItem, //
+    }, //
+};
+
+use super::{
+    Owner,
+    PORT, //
+};
+use crate::{
+    conn::connection::Connection,
+    device::{
+        self,
+        Device, //
+    },
+    ib::{
+        cm::{
+            CmEvent,
+            CmHandler,
+            CmId,
+            ConnParam,
+            Incoming, //
+        },
+        sockaddr,
+        traced::Traced,
+        work, //
+    },
+    resource::{
+        Class,
+        Resource, //
+    },
+};
+use kfabric::{
+    pure::{
+        commit::Hello,
+        gid::Host, //
+    },
+    sys::net::Net, //
+};
+
+/// Maximum number of requests that wait for the work item.
+const PENDING_MAX: usize = 64;
+/// Length of the queue of requests that the connection manager keeps.
+const BACKLOG: u32 = 64;
+
+/// Handler of requests that wait for the work item. A request that ends meanwhile cannot be
+/// accepted.
+struct Waiting;
+
+impl CmHandler for Waiting {
+    fn event(_this: ArcBorrow<'_, Self>, _event: CmEvent<'_>) {}
+}
+
+/// A request for a channel.
+struct Pending {
+    device: Arc<Device>,
+    id: CmId<Waiting>,
+    param: ConnParam,
+    hello: Hello,
+}
+
+/// State of listening.
+struct Listening {
+    id: Option<CmId<Inner>>,
+    /// True after the last user has left.
+    ended: bool,
+}
+
+/// A listener as its handler refers to it.
+#[pin_data]
+struct Inner {
+    net: Net,
+    #[pin]
+    listening: Mutex<Listening>,
+    #[pin]
+    pending: Mutex<KVec<Pending>>,
+    waiting: Arc<Waiting>,
+    #[pin]
+    work: Work<Inner>,
+}
+
+impl_has_work! {
+    impl HasWork<Self> for Inner { self.work }
+}
+
+impl Inner {
+    /// Begins to listen, unless it listens. The work item has the right to bind to the port, which the
+    /// program that registers memory may lack.
+    fn listen(self: &Arc<Self>) -> Result {
+        let mut listening = self.listening.lock();
+        if listening.ended || listening.id.is_some() {
+            return Ok(());
+        }
+        let id = CmId::new(&self.net, self.clone())?;
+        // Whatever net.ipv6.bindv6only says.
+        id.allow_ipv4()?;
+        let any = sockaddr::of(Host::V6 {
+            host: [0; 16],
+            scope: 0,
+        });
+        id.bind(&sockaddr::with_port(&any, PORT))?;
+        id.listen(BACKLOG)?;
+        listening.id = Some(id);
+        Ok(())
+    }
+
+    fn next(&self) -> Option<Pending> {
+        let mut pending = self.pending.lock();
+        if pending.is_empty() {
+            return None;
+        }
+        pending.remove(0).ok()
+    }
+
+    /// Accepts a request, or refuses it by dropping its identifier.
+    fn accept(request: Pending) -> Result {
+        let Pending {
+            device,
+            id,
+            param,
+            hello,
+        } = request;
+        let _live = device.enter()?;
+        let meant = |resource: &dyn Resource| {
+            let conn: &Arc<Connection> = resource.as_any()?.downcast_ref()?;
+            conn.channels().is_meant(&hello).then(|| conn.clone())
+        };
+        let found = device.resources.find(Class::Endpoint, meant);
+        let conn = found.ok_or(ENOENT)?;
+        conn.channels().accept(&conn, id, param, &hello)
+    }
+}
+
+impl WorkItem for Inner {
+    type Pointer = Arc<Inner>;
+
+    fn run(this: Arc<Inner>) {
+        let _traced = Traced::new();
+        // If the port is in use, peers' commits are refused until another domain tries again.
+        let _ = this.listen();
+        // Whoever waits for this run does not wait for all requests that keep coming.
+        for _ in 0..PENDING_MAX {
+            let Some(request) = this.next() else { return };
+            // The peer gets a refusal, and its writes fail.
+            let _ = Self::accept(request);
+        }
+        let _ = work::queue().enqueue(this);
+    }
+}
+
+impl CmHandler for Inner {
+    fn event(_this: ArcBorrow<'_, Self>, _event: CmEvent<'_>) {}
+
+    fn request(this: ArcBorrow<'_, Self>, incoming: Incoming<'_>) -> Result {
+        let device = device::find(|d| incoming.is_on(d.ib())).ok_or(ENODEV)?;
+        let hello = Hello::parse(incoming.data).map_err(|_| EINVAL)?;
+        {
+            let mut pending = this.pending.lock();
+            if pending.len() >= PENDING_MAX {
+                return Err(EAGAIN);
+            }
+            pending.reserve(1, GFP_KERNEL_ACCOUNT)?;
+            let param = incoming.param;
+            let request = Pending {
+                device,
+                id: incoming.adopt(this.waiting.clone()),
+                param,
+                hello,
+            };
+            // Cannot fail: the capacity was reserved above.
+            let _ = pending.push_within_capacity(request);
+        }
+        let this: Arc<Self> = this.into();
+        // If the work item is queued already, its run finds the new request.
+        let _ = work::queue().enqueue(this);
+        Ok(())
+    }
+}
+
+/// An entry of the list of listeners.
+struct Entry {
+    net: Net,
+    users: usize,
+    inner: Arc<Inner>,
+}
+
+kernel::sync::global_lock! {
+    // SAFETY: `List::new` initialises the lock at module load, before any domain is opened.
+    unsafe(uninit) static LISTENERS: Mutex<KVec<Entry>> = KVec::new();
+}
+
+/// Owns the list of listeners. Dropping it frees the list.
+pub(crate) struct List(());
+
+impl List {
+    /// Initialises the list.
+    ///
+    /// # Safety
+    ///
+    /// The caller calls this function once, at module load, before any domain is opened.
+    #[expect(unsafe_code, reason = "a global lock is initialised so")]
+    pub(crate) unsafe fn new() -> Self {
+        // SAFETY: The caller calls `new` once, before any use of the lock.
+        unsafe { LISTENERS.init() };
+        Self(())
+    }
+}
+
+impl Drop for List {
+    fn drop(&mut self) {
+        let list = core::mem::replace(&mut *LISTENERS.lock(), KVec::new());
+        drop(list);
+    }
+}
+
+/// A use of a namespace's listener. The drop of the last one stops listening.
+pub(crate) struct Listener(Net);
+
+impl Listener {
+    /// Listens in `net`, or uses the listener there.
+    ///
+    /// If another listener has the port, this succeeds, and peers' commits are refused.
+    ///
+    /// # Errors
+    ///
+    /// - `ENOMEM` if there is no memory.
+    pub(crate) fn new(net: &Net) -> Result<Self> {
+        let inner = Self::enter(net)?;
+        let _ = work::queue().enqueue(inner.clone());
+        work::flush(&inner);
+        Ok(Self(net.clone()))
+    }
+
+    /// Returns the listener in `net`, with one more user.
+    fn enter(net: &Net) -> Result<Arc<Inner>> {
+        let mut list = LISTENERS.lock();
+        if let Some(entry) = list.iter_mut().find(|e| e.net.as_ptr() == net.as_ptr()) {
+            entry.users += 1;
+            return Ok(entry.inner.clone());
+        }
+        list.reserve(1, GFP_KERNEL_ACCOUNT)?;
+        let waiting = Arc::new(Waiting, GFP_KERNEL_ACCOUNT)?;
+        let inner = Arc::pin_init(
+            pin_init!(Inner {
+                net: net.clone(),
+                listening <- new_mutex!(Listening {
+                    id: None,
+                    ended: false,
+                }, "kverbs_channel_listener"),
+                pending <- new_mutex!(KVec::new(), "kverbs_channel_requests"),
+                waiting,
+                work <- new_work!("kverbs_channel_listener"),
+            }),
+            GFP_KERNEL_ACCOUNT,
+        )?;
+        let entry = Entry {
+            net: net.clone(),
+            users: 1,
+            inner: inner.clone(),
+        };
+        // Cannot fail: the capacity was reserved above.
+        let _ = list.push_within_capacity(entry);
+        Ok(inner)
+    }
+}
+
+impl Drop for Listener {
+    fn drop(&mut self) {
+        let inner = {
+            let mut list = LISTENERS.lock();
+            let found = list.iter().position(|e| e.net.as_ptr() == self.0.as_ptr());
+            let Some(at) = found else { return };
+            let Some(entry) = list.get_mut(at) else {
+                return;
+            };
+            entry.users -= 1;
+            if entry.users != 0 {
+                return;
+            }
+            let Ok(Entry { inner, .. }) = list.remove(at) else {
+                return;
+            };
+            let id = {
+                let mut listening = inner.listening.lock();
+                listening.ended = true;
+                listening.id.take()
+            };
+            // No request arrives after this. Under the list's lock: a new listener of the namespace
+            // finds the port free.
+            drop(id);
+            inner
+        };
+        work::flush(&inner);
+    }
+}
