@@ -27,6 +27,7 @@
  *   post S OP LEN ADDR KEY A B  posts an operation; OP is an enum ibv_wr_opcode
  *   poll S N MS                 waits for N completions: ok STATUS:OPCODE:ID ...
  *   mem                         its memory: ok ADDR KEY LEN (a slot must be resolved)
+ *   put HEX                     sets the first bytes of the memory
  *   fill BYTE                   sets every byte of the memory
  *   find HEX                    counts these bytes in the memory: ok COUNT
  */
@@ -426,6 +427,12 @@ static void act(char *cmd, char *at)
 	if (!strcmp(cmd, "fill")) {
 		if (mem)
 			memset(mem, (int)num(&at), MEM);
+		answer(0);
+		return;
+	}
+	if (!strcmp(cmd, "put")) {
+		if (mem)
+			unhex(word(&at), mem, MEM);
 		answer(0);
 		return;
 	}

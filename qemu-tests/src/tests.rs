@@ -76,6 +76,7 @@ pub mod ofi;
 pub mod planted;
 pub mod pmcut;
 pub mod pmem;
+pub mod pmem_channel;
 pub mod pmem_verbs;
 pub mod programs;
 pub mod promises;
@@ -221,6 +222,7 @@ pub fn all() -> Vec<Test> {
         shm_rings::TESTS,
         shm_unregistered::TESTS,
         pmem::TESTS,
+        pmem_channel::TESTS,
         pmem_verbs::TESTS,
         pmcut::TESTS,
         containers::TESTS,

@@ -1,0 +1,275 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
+//! Commit channels with a peer that breaks the rules: the raw verbs peer opens a connection and its channel.
+//!
+//! The peer of a connection knows the first packet numbers of both ends, and so can open the channel. No
+//! other party does.
+
+use super::pmem::Device;
+use super::pmem_verbs::persistent;
+use crate::harness::{Ctx, Test, NETNS};
+use crate::pair::{accept_one, Opts, Remote, Side, REMOTE};
+use crate::sys::slowness;
+use crate::wire::peer::Peer;
+use anyhow::{bail, ensure, Context, Result};
+use kfabric_pure::commit::{
+    write_answer, write_request, End, Ends, Hello, Range, Status, ANSWER_MAX, REQUEST_MAX,
+};
+use kfabric_pure::proof::Mac;
+use std::time::Duration;
+
+/// The topic's tests.
+pub const TESTS: &[Test] = &[
+    Test::pair("pmem.p10_hostile_commits_change_nothing", |c| {
+        raw(c, commits)
+    })
+    .seconds(20)
+    .on(NETNS),
+    Test::pair(
+        "pmem.p10_channel_without_the_packet_numbers_is_refused",
+        |c| raw(c, strangers),
+    )
+    .seconds(20)
+    .on(NETNS),
+];
+
+/// Port of the channels.
+const PORT: u16 = 1013;
+/// Value of each byte of the target.
+const FILL: u8 = 0x3c;
+/// Bytes that the key covers, at the target's start.
+const WINDOW: usize = 65536;
+/// Connection parameters of an ordinary peer, without the data.
+const PARAM: &str = "1 1 1 6 7 0 -1";
+/// `IBV_WR_SEND`.
+const SEND: u32 = 2;
+
+/// The raw peer with a connection.
+struct Raw<'a> {
+    peer: Peer,
+    ctx: &'a mut Ctx,
+    ends: Ends,
+    to: Remote,
+}
+
+/// Runs `attack` as node 2, and checks the memory of node 1.
+fn raw(ctx: &mut Ctx, attack: fn(&mut Raw<'_>) -> Result<()>) -> Result<()> {
+    if ctx.first() {
+        let map = Device::Nvdimm.map()?;
+        (0..map.len()).for_each(|i| map.set(i, FILL));
+        let side = Side::open(ctx)?;
+        let region = persistent(&side, &map, &[])?;
+        let (_, mine) = side.export(region, 0, WINDOW as u64, REMOTE)?;
+        let (_pep, at) = side.listen(ctx.env.at(0), 0)?;
+        ctx.ctl.send(&(at.port(), mine))?;
+        let cq = side.cq(0, 0)?;
+        let ep = accept_one(&side, &Opts::default(), &cq)?.handle;
+        ctx.barrier("over")?;
+        let changed = (0..map.len()).find(|i| map.get(*i) != FILL);
+        ensure!(changed.is_none(), "byte {changed:?} has changed");
+        // The connection has no part in that of the channel.
+        let event = side.dev.eq_wait(&side.eq, Duration::ZERO);
+        ensure!(event.is_err(), "{:?}", event.map(|event| event.raw));
+        side.dev.close(ep)?;
+        return ctx.barrier("end");
+    }
+    let (port, to): (u16, Remote) = ctx.ctl.recv()?;
+    let mut peer = Peer::start(slowness())?;
+    let address = ctx.env.peer;
+    let (_, ends) = open(&mut peer, 0, &format!("{address} {port}"), |_| "00".into())?
+        .context("the target has refused the connection")?;
+    let mut raw = Raw {
+        peer,
+        ctx,
+        ends,
+        to,
+    };
+    attack(&mut raw)?;
+    raw.ctx.barrier("over")?;
+    raw.ctx.barrier("end")
+}
+
+/// Has the peer execute a command.
+fn must(peer: &mut Peer, command: &str) -> Result<Vec<String>> {
+    match peer.ask(command)? {
+        Some(words) => Ok(words),
+        None => bail!("the raw peer cannot {command:?}"),
+    }
+}
+
+/// Connects a slot of the peer. `data` returns the private data for the number of the queue pair.
+/// Returns the data of the acceptance and both ends, or `None` if the target has refused.
+fn open(
+    peer: &mut Peer,
+    slot: u32,
+    to: &str,
+    data: impl FnOnce(u32) -> String,
+) -> Result<Option<(String, Ends)>> {
+    must(peer, &format!("resolve {slot} {to}"))?;
+    let qp: u32 = must(peer, &format!("qp {slot}"))?[0].parse()?;
+    let data = data(qp);
+    must(peer, &format!("connect {slot} {PARAM} {data}"))?;
+    let event = must(peer, &format!("wait {slot} {}", 30_000 * slowness()))?;
+    if event[0] == "REJECTED" {
+        must(peer, &format!("del {slot}"))?;
+        return Ok(None);
+    }
+    ensure!(event[0] == "CONNECT_RESPONSE", "{event:?}");
+    let agreed = must(peer, &format!("rts {slot}"))?;
+    must(peer, &format!("recv {slot} 256"))?;
+    must(peer, &format!("establish {slot}"))?;
+    let ends = Ends {
+        initiator: End {
+            qp,
+            psn: agreed[2].parse()?,
+        },
+        target: End {
+            qp: agreed[0].parse()?,
+            psn: agreed[1].parse()?,
+        },
+    };
+    Ok(Some((event[2].clone(), ends)))
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+impl Raw<'_> {
+    /// Opens the channel in slot 1 as the peer of the connection `ends`. Returns whether the target has
+    /// accepted.
+    fn channel(&mut self, ends: &Ends) -> Result<bool> {
+        let to = format!("{} {PORT}", self.ctx.env.peer);
+        let hello = |qp| hex(&Hello::request(ends, qp, |_| Mac::default()).write());
+        Ok(open(&mut self.peer, 1, &to, hello)?.is_some())
+    }
+
+    /// Sends a message on the channel.
+    fn send(&mut self, message: &[u8]) -> Result<()> {
+        must(&mut self.peer, &format!("put {}", hex(message)))?;
+        let len = message.len();
+        must(&mut self.peer, &format!("post 1 {SEND} {len} 0 0 0 0")).map(drop)
+    }
+
+    /// Waits for completions of the channel.
+    fn poll(&mut self, count: u32) -> Result<Vec<String>> {
+        let ms = 30_000 * slowness();
+        must(&mut self.peer, &format!("poll 1 {count} {ms}"))
+    }
+
+    /// Sends a COMMIT, and checks that its ANSWER has these statuses.
+    fn commit(&mut self, number: u64, ranges: &[Range], statuses: &[Status]) -> Result<()> {
+        let mut message = [0; REQUEST_MAX];
+        let len = write_request(number, ranges, &mut message);
+        self.send(&message[..len])?;
+        let done = self.poll(2)?;
+        ensure!(done.iter().all(|word| word.starts_with("0:")), "{done:?}");
+        let mut answer = [0; ANSWER_MAX];
+        let len = write_answer(number, statuses, &mut answer);
+        let found = must(&mut self.peer, &format!("find {}", hex(&answer[..len])))?;
+        ensure!(found[0] != "0", "another answer to {number}");
+        must(&mut self.peer, "recv 1 256").map(drop)
+    }
+}
+
+fn commits(raw: &mut Raw<'_>) -> Result<()> {
+    let to = raw.to;
+    let range = |key, addr, len| Range { key, addr, len };
+    let whole = range(to.key, to.addr, WINDOW as u64);
+    let ends = raw.ends;
+    ensure!(raw.channel(&ends)?, "the target has refused its peer");
+    raw.commit(1, &[whole], &[Status::Durable])?;
+    let outside = [
+        range(to.key, to.addr, WINDOW as u64 + 1),
+        range(to.key, to.addr - 1, 1),
+        range(to.key, to.addr + WINDOW as u64, 1),
+        range(to.key, to.addr, 1 << 63),
+        range(to.key, to.addr, u64::MAX),
+        range(to.key, u64::MAX, 2),
+        range(to.key, 0, u64::MAX),
+    ];
+    raw.commit(2, &outside, &[Status::Refused; 7])?;
+    let unknown = [0, to.key ^ 1, to.key + 256, to.key | 1 << 32, u64::MAX];
+    let unknown = unknown.map(|key| range(key, to.addr, 8));
+    raw.commit(3, &unknown, &[Status::Revoked; 5])?;
+    raw.commit(u64::MAX, &[whole; 32], &[Status::Durable; 32])?;
+    let mut good = [0; REQUEST_MAX];
+    let len = write_request(4, &[whole; 2], &mut good);
+    let good = good[..len].to_vec();
+    let mut many = good.clone();
+    many[3] = 33;
+    many.resize(16 + 33 * 24, 0);
+    let changed = |at: usize, value: u8| {
+        let mut bad = good.clone();
+        bad[at] = value;
+        bad
+    };
+    let malformed = [
+        many,
+        vec![0; 1],
+        vec![0xff; 784],
+        vec![0; 1100],
+        good[..len - 1].to_vec(),
+        changed(0, 9),
+        changed(1, 4),
+        changed(2, 7),
+        changed(3, 0),
+        changed(3, 1),
+    ];
+    for bad in malformed {
+        raw.send(&bad)?;
+        // The target ends the channel. The peer may open another.
+        raw.poll(1)?;
+        let wait = format!("wait 1 {}", 30_000 * slowness());
+        let event = loop {
+            let event = must(&mut raw.peer, &wait)?;
+            if event[0] != "ESTABLISHED" {
+                break event;
+            }
+        };
+        ensure!(event[0] == "DISCONNECTED", "{event:?}");
+        must(&mut raw.peer, "del 1")?;
+        let ends = raw.ends;
+        ensure!(raw.channel(&ends)?, "the target refuses another channel");
+        raw.commit(5, &[whole], &[Status::Durable])?;
+    }
+    // A channel replaces the one before, which the peer has kept.
+    must(&mut raw.peer, "del 1")?;
+    for number in 6..10 {
+        let ends = raw.ends;
+        ensure!(raw.channel(&ends)?, "the target refuses another channel");
+        raw.commit(number, &[whole], &[Status::Durable])?;
+        must(&mut raw.peer, "del 1")?;
+    }
+    Ok(())
+}
+
+fn strangers(raw: &mut Raw<'_>) -> Result<()> {
+    let ends = raw.ends;
+    let guesses: [fn(&mut Ends); 6] = [
+        |ends| ends.initiator.psn ^= 1,
+        |ends| ends.target.psn ^= 1,
+        |ends| ends.initiator.qp ^= 1,
+        |ends| ends.target.qp ^= 1,
+        |ends| *ends = ends.swapped(),
+        |ends| *ends = Ends::default(),
+    ];
+    for change in guesses {
+        let mut guess = ends;
+        change(&mut guess);
+        ensure!(
+            !raw.channel(&guess)?,
+            "a channel of {guess:?}, not {ends:?}"
+        );
+    }
+    // Other bytes than a HELLO.
+    let to = format!("{} {PORT}", raw.ctx.env.peer);
+    for data in ["-", "00", "01", "0101", "0201"] {
+        let opened = open(&mut raw.peer, 1, &to, |_| data.into())?;
+        ensure!(opened.is_none(), "a channel for {data}");
+    }
+    // Another queue pair than the HELLO's does not matter without an auth key: the peer itself has
+    // made both.
+    ensure!(raw.channel(&ends)?, "the target has refused its peer");
+    Ok(())
+}
