@@ -95,6 +95,15 @@ static bool iwarp;
 module_param(iwarp, bool, 0644);
 MODULE_PARM_DESC(iwarp, "use iWARP devices, on which keys keep fewer promises");
 
+static bool commit;
+module_param(commit, bool, 0644);
+MODULE_PARM_DESC(commit, "make writes of peers to persistent memory durable, by a listener for rdma_cm");
+
+bool kverbs_commits(void)
+{
+	return READ_ONCE(commit);
+}
+
 bool kverbs_is_rc_capable(struct ib_device *dev, u32 port)
 {
 	return rdma_cap_ib_cm(dev, port) || (READ_ONCE(iwarp) && rdma_cap_iw_cm(dev, port));

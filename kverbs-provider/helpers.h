@@ -27,6 +27,9 @@ enum kverbs_trouble {
 /* Writes a line with the device's name to the log. Each kind has a rate limit. */
 void kverbs_say(struct ib_device *dev, enum kverbs_trouble kind, int err);
 
+/* Returns whether the administrator allows durable writes. */
+bool kverbs_commits(void);
+
 void *kverbs_client_data(struct ib_device *dev, struct ib_client *client);
 /* Returns whether the DMA layer copies between mapped memory and the device, or flushes caches. */
 bool kverbs_bounces(struct ib_device *dev);

@@ -31,10 +31,11 @@ pub(crate) fn visible(device: &Device) -> u32 {
     }
 }
 
-/// Returns how writes become durable on a device: `KFI_REACH_*`. The target's kernel writes the bytes
-/// back, so they must be in memory before the commit.
+/// Returns how writes become durable on a device: `KFI_REACH_*`, if the administrator allows it. The
+/// target's kernel writes the bytes back, so they must be in memory before the commit.
 pub(crate) fn durable(device: &Device) -> u32 {
-    if places_before_acknowledging(device.driver()) && persist::is_supported() {
+    let places = places_before_acknowledging(device.driver());
+    if persist::is_allowed() && places && persist::is_supported() {
         KFI_REACH_ASSISTED
     } else {
         KFI_REACH_NO

@@ -12,6 +12,12 @@ pub(crate) fn is_supported() -> bool {
     unsafe { raw::kverbs_writes_back() }
 }
 
+/// Returns whether the administrator allows durable writes.
+pub(crate) fn is_allowed() -> bool {
+    // SAFETY: The function has no preconditions.
+    unsafe { raw::kverbs_commits() }
+}
+
 /// Write-backs of this task. The task stays on its processor, because a fence orders only the
 /// write-backs of its own processor. The drop is the fence: after it, the bytes are durable.
 ///

@@ -163,8 +163,12 @@ const MODULES: &str = "/kfi/ko";
 ///
 /// If it is missing or does not load.
 pub fn load(name: &str) -> Result<()> {
-    // Of use in guests with siw.
-    load_with(name, if name == "kverbs" { "iwarp=1" } else { "" })
+    let params = match name {
+        // What is off by default.
+        "kverbs" => "iwarp=1 commit=1",
+        _ => "",
+    };
+    load_with(name, params)
 }
 
 /// Loads one of our modules with parameters.

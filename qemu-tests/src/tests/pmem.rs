@@ -9,6 +9,7 @@
 use super::refused;
 use super::shm_unregistered::user;
 use crate::buf::Buf;
+use crate::harness::caps::ARRIVED_WRITES;
 use crate::harness::guest::{run, until};
 use crate::harness::{skip, Ctx, Test, NETNS, ONE, SHM, TWO};
 use crate::op::{self, iov, with_data, with_flags};
@@ -45,7 +46,9 @@ pub const TESTS: &[Test] = &[
     )
     .on(SHM),
     Test::pair("pmem.p10_level_in_other_ops_is_refused", other_ops).on(NETNS | SHM),
-    Test::pair("pmem.visible_write_is_in_memory_when_it_completes", visible).on(NETNS | TWO),
+    Test::pair("pmem.visible_write_is_in_memory_when_it_completes", visible)
+        .on(NETNS | TWO)
+        .needs(ARRIVED_WRITES),
 ];
 
 /// Bytes of a test's mapping of a DAX device, which maps large pages only.

@@ -7,6 +7,7 @@
 use super::auth_wire::{accept, connect, listen};
 use super::pmem::{Device, MAPPED, PLACES};
 use crate::buf::Buf;
+use crate::harness::caps::ARRIVED_WRITES;
 use crate::harness::{Ctx, Test, NETNS, TWO};
 use crate::op::{self, iov, with_data, with_flags};
 use crate::pair::{accept_one, connect_one, Opts, Pair, Remote, Side, LOCAL, LONG, REMOTE, WAIT};
@@ -22,32 +23,49 @@ pub const TESTS: &[Test] = &[
         "pmem.p10_durable_write_over_verbs_arrives_and_completes",
         |c| durable(c, &[]),
     )
-    .on(NETNS | TWO),
+    .on(NETNS | TWO)
+    .needs(ARRIVED_WRITES),
     Test::pair("pmem.p10_durable_write_under_an_auth_key_completes", |c| {
         durable(c, KEY)
     })
-    .on(NETNS),
-    Test::pair("pmem.p10_durable_writes_in_flight_complete_each_once", many).on(NETNS),
-    Test::pair("pmem.p10_both_ends_write_durably_at_once", both).on(NETNS),
+    .on(NETNS)
+    .needs(ARRIVED_WRITES),
+    Test::pair("pmem.p10_durable_writes_in_flight_complete_each_once", many)
+        .on(NETNS)
+        .needs(ARRIVED_WRITES),
+    Test::pair("pmem.p10_both_ends_write_durably_at_once", both)
+        .on(NETNS)
+        .needs(ARRIVED_WRITES),
     Test::pair(
         "pmem.p10_durable_write_over_verbs_to_volatile_memory_is_refused",
         volatile,
     )
-    .on(NETNS | TWO),
+    .on(NETNS | TWO)
+    .needs(ARRIVED_WRITES),
     Test::pair(
         "pmem.p10_target_without_persistent_memory_refuses",
         no_channel,
     )
-    .on(NETNS),
+    .on(NETNS)
+    .needs(ARRIVED_WRITES),
     Test::pair("pmem.p10_key_revoked_during_commits_is_reported", revoked)
         .seconds(15)
-        .on(NETNS),
+        .on(NETNS)
+        .needs(ARRIVED_WRITES),
     Test::pair("pmem.p10_closes_during_commits_complete_each_write", closed)
         .seconds(20)
-        .on(NETNS),
+        .on(NETNS)
+        .needs(ARRIVED_WRITES),
     Test::pair("pmem.p10_target_killed_during_commits_fails_writes", killed)
         .seconds(20)
-        .on(NETNS | TWO),
+        .on(NETNS | TWO)
+        .needs(ARRIVED_WRITES),
+    Test::pair(
+        "pmem.p10_durable_writes_over_verbs_need_the_parameter",
+        parameter,
+    )
+    .on(NETNS)
+    .needs(ARRIVED_WRITES),
 ];
 
 const KEY: &[u8] = b"an auth key for durable writes!!";
@@ -498,6 +516,24 @@ fn killed(ctx: &mut Ctx) -> Result<()> {
         side.dev.close(ep)?;
         ctx.barrier("over")?;
         while side.dev.eq_wait(&side.eq, Duration::ZERO).is_ok() {}
+    }
+    ctx.barrier("end")
+}
+
+/// The module parameter that allows durable writes.
+const COMMIT: &str = "/sys/module/kverbs/parameters/commit";
+
+/// Opens a domain while durable writes are not allowed, and one after that.
+fn parameter(ctx: &mut Ctx) -> Result<()> {
+    ctx.barrier("start")?;
+    if ctx.first() {
+        std::fs::write(COMMIT, "N").context(COMMIT)?;
+        let closed = Side::open(ctx);
+        std::fs::write(COMMIT, "Y").context(COMMIT)?;
+        let domain = closed?.domain;
+        ensure!(domain.durable == KFI_REACH_NO && domain.caps & KFI_RMA_PMEM == 0);
+        let domain = Side::open(ctx)?.domain;
+        ensure!(domain.durable == KFI_REACH_ASSISTED && domain.caps & KFI_RMA_PMEM != 0);
     }
     ctx.barrier("end")
 }
