@@ -30,7 +30,7 @@ pub const TESTS: &[Test] = &[
 /// The layer with the programs.
 const LAYER: &str = "/opt/kfabric-fabtests";
 
-/// Tests that the script reports as failed if a provider lacks what they need: one of the two
+/// Tests that the script reports as failed if a provider lacks their capability: one of the two
 /// programs finds no provider and ends, and the other one loses its connection.
 const ABSENT: &str = "dgram,fi_rdm_rma_trigger";
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What a program asked for by the info of a passive endpoint. The infos of connection requests have
+//! Attributes of a passive endpoint's info. The infos of connection requests have
 //! the same attributes, as if they were copies of that info.
 
 use std::ffi::c_int;

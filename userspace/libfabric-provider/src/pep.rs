@@ -241,8 +241,8 @@ pub(crate) unsafe extern "C" fn open(
     }
 }
 
-/// Gives the info of a connection request what the passive endpoint's info has: attributes and auth
-/// keys.
+/// Gives the info of a connection request the attributes and the auth keys of the passive endpoint's
+/// info.
 ///
 /// # Safety
 ///
