@@ -101,6 +101,7 @@ pub fn join(halves: &[(u8, Outcome)], leaks: &[String]) -> (Status, String) {
     // A half that only reports the end of the other one is not the cause.
     let cause = |o: &Outcome| o.status == Status::Failed && !o.detail.contains(PEER_GONE);
     let caused = halves.iter().any(|(_, o)| cause(o));
+    let skipped = halves.iter().any(|(_, o)| o.status == Status::Skipped);
     for (node, outcome) in halves {
         match outcome.status {
             Status::Ok => {}
@@ -109,6 +110,8 @@ pub fn join(halves: &[(u8, Outcome)], leaks: &[String]) -> (Status, String) {
                 detail.push(outcome.detail.clone());
             }
             Status::Skipped => {}
+            // The other half was skipped, which ended this one.
+            Status::Failed if skipped && !caused => {}
             Status::Failed => {
                 status = Status::Failed;
                 if !caused || cause(outcome) {
@@ -166,6 +169,19 @@ mod tests {
         let halves = [(1, half(Status::Ok, "")), (2, half(Status::Ok, ""))];
         assert_eq!(join(&halves, &[]), (Status::Ok, String::new()));
         assert_eq!(join(&halves, &["a key".into()]).0, Status::Failed);
+    }
+
+    #[test]
+    fn half_that_a_skip_has_ended_is_no_failure() {
+        let halves = |other: &str| {
+            [
+                (1, half(Status::Skipped, "no nfit")),
+                (2, half(Status::Failed, other)),
+            ]
+        };
+        let skipped = (Status::Skipped, "no nfit".into());
+        assert_eq!(join(&halves(PEER_GONE), &[]), skipped);
+        assert_eq!(join(&halves("EIO"), &[]).0, Status::Failed);
     }
 
     #[test]

@@ -69,27 +69,14 @@ pub(super) enum Device {
     Virtio,
 }
 
-/// Loads the drivers, or skips the test: the debug kernel has none. Both halves of a test call this,
-/// because a half that goes on without the other one fails.
-fn drivers() -> Result<()> {
-    for module in ["nfit", "virtio_pmem", "nd_pmem", "dax_pmem", "device_dax"] {
-        if run("modprobe", &[module]).is_err() {
-            return skip(format!("no {module}"));
-        }
-    }
-    Ok(())
-}
-
-/// Runs a test whose node 1 has persistent memory.
-pub(super) fn with_drivers(ctx: &mut Ctx, test: impl FnOnce(&mut Ctx) -> Result<()>) -> Result<()> {
-    drivers()?;
-    test(ctx)
-}
-
 impl Device {
     /// Returns the folder of the device's region in sysfs, and the region's number.
     pub(super) fn region(self) -> Result<(PathBuf, u32)> {
-        drivers()?;
+        for module in ["nfit", "virtio_pmem", "nd_pmem", "dax_pmem", "device_dax"] {
+            if run("modprobe", &[module]).is_err() {
+                return skip(format!("no {module}"));
+            }
+        }
         let found = || {
             for entry in fs::read_dir("/sys/bus/nd/devices")? {
                 let entry = entry?;

@@ -5,7 +5,7 @@
 //! The peer of a connection knows the first packet numbers of both ends, and so can open the channel. No
 //! other party does.
 
-use super::pmem::{with_drivers, Device};
+use super::pmem::Device;
 use super::pmem_verbs::persistent;
 use crate::harness::{Ctx, Test, NETNS};
 use crate::pair::{accept_one, Opts, Remote, Side, REMOTE};
@@ -21,13 +21,13 @@ use std::time::Duration;
 /// The topic's tests.
 pub const TESTS: &[Test] = &[
     Test::pair("pmem.p10_hostile_commits_change_nothing", |c| {
-        with_drivers(c, |c| raw(c, commits))
+        raw(c, commits)
     })
     .seconds(20)
     .on(NETNS),
     Test::pair(
         "pmem.p10_channel_without_the_packet_numbers_is_refused",
-        |c| with_drivers(c, |c| raw(c, strangers)),
+        |c| raw(c, strangers),
     )
     .seconds(20)
     .on(NETNS),

@@ -5,7 +5,7 @@
 //! Node 1 has an NVDIMM. Its program does not run during the writes.
 
 use super::auth_wire::{accept, connect, listen};
-use super::pmem::{with_drivers, Device, MAPPED, PLACES};
+use super::pmem::{Device, MAPPED, PLACES};
 use crate::buf::Buf;
 use crate::harness::caps::ARRIVED_WRITES;
 use crate::harness::{Ctx, Test, NETNS, TWO};
@@ -21,29 +21,24 @@ use std::time::Duration;
 pub const TESTS: &[Test] = &[
     Test::pair(
         "pmem.p10_durable_write_over_verbs_arrives_and_completes",
-        |c| with_drivers(c, |c| durable(c, &[])),
+        |c| durable(c, &[]),
     )
     .on(NETNS | TWO)
     .needs(ARRIVED_WRITES),
     Test::pair("pmem.p10_durable_write_under_an_auth_key_completes", |c| {
-        with_drivers(c, |c| durable(c, KEY))
+        durable(c, KEY)
     })
     .on(NETNS)
     .needs(ARRIVED_WRITES),
-    Test::pair(
-        "pmem.p10_durable_writes_in_flight_complete_each_once",
-        |c| with_drivers(c, many),
-    )
-    .on(NETNS)
-    .needs(ARRIVED_WRITES),
-    Test::pair("pmem.p10_both_ends_write_durably_at_once", |c| {
-        with_drivers(c, both)
-    })
-    .on(NETNS)
-    .needs(ARRIVED_WRITES),
+    Test::pair("pmem.p10_durable_writes_in_flight_complete_each_once", many)
+        .on(NETNS)
+        .needs(ARRIVED_WRITES),
+    Test::pair("pmem.p10_both_ends_write_durably_at_once", both)
+        .on(NETNS)
+        .needs(ARRIVED_WRITES),
     Test::pair(
         "pmem.p10_durable_write_over_verbs_to_volatile_memory_is_refused",
-        |c| with_drivers(c, volatile),
+        volatile,
     )
     .on(NETNS | TWO)
     .needs(ARRIVED_WRITES),
@@ -53,24 +48,18 @@ pub const TESTS: &[Test] = &[
     )
     .on(NETNS)
     .needs(ARRIVED_WRITES),
-    Test::pair("pmem.p10_key_revoked_during_commits_is_reported", |c| {
-        with_drivers(c, revoked)
-    })
-    .seconds(15)
-    .on(NETNS)
-    .needs(ARRIVED_WRITES),
-    Test::pair("pmem.p10_closes_during_commits_complete_each_write", |c| {
-        with_drivers(c, closed)
-    })
-    .seconds(20)
-    .on(NETNS)
-    .needs(ARRIVED_WRITES),
-    Test::pair("pmem.p10_target_killed_during_commits_fails_writes", |c| {
-        with_drivers(c, killed)
-    })
-    .seconds(20)
-    .on(NETNS | TWO)
-    .needs(ARRIVED_WRITES),
+    Test::pair("pmem.p10_key_revoked_during_commits_is_reported", revoked)
+        .seconds(15)
+        .on(NETNS)
+        .needs(ARRIVED_WRITES),
+    Test::pair("pmem.p10_closes_during_commits_complete_each_write", closed)
+        .seconds(20)
+        .on(NETNS)
+        .needs(ARRIVED_WRITES),
+    Test::pair("pmem.p10_target_killed_during_commits_fails_writes", killed)
+        .seconds(20)
+        .on(NETNS | TWO)
+        .needs(ARRIVED_WRITES),
     Test::pair(
         "pmem.p10_durable_writes_over_verbs_need_the_parameter",
         parameter,
