@@ -152,7 +152,7 @@ impl WorkItem for Inner {
         let _traced = Traced::new();
         // If the port is in use, peers' commits are refused until another domain tries again.
         let _ = this.listen();
-        // Whoever waits for this run does not wait for all requests that keep coming.
+        // A registration waits for this run, and not for the requests that keep coming.
         for _ in 0..PENDING_MAX {
             let Some(request) = this.next() else { return };
             // The peer gets a refusal, and its writes fail.

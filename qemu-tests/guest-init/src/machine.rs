@@ -120,7 +120,7 @@ pub(crate) fn load(file: &str) -> Result<()> {
     }
     let mut args = vec![path.as_str()];
     if file == "kverbs.ko" {
-        // What is off by default.
+        // Features that are off by default.
         args.extend(["iwarp=1", "commit=1"]);
     }
     run("insmod", &args).map(drop)

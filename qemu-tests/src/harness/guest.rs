@@ -164,7 +164,7 @@ const MODULES: &str = "/kfi/ko";
 /// If it is missing or does not load.
 pub fn load(name: &str) -> Result<()> {
     let params = match name {
-        // What is off by default.
+        // Features that are off by default.
         "kverbs" => "iwarp=1 commit=1",
         _ => "",
     };
