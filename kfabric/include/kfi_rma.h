@@ -22,7 +22,7 @@ struct kfi_rma_iov {
 };
 
 /**
- * struct kfi_msg_rma - argument of kfi_readmsg() and kfi_writemsg()
+ * struct kfi_msg_rma - argument of kfi_readmsg(), kfi_writemsg() and kfi_commitmsg()
  * @type: selects the member of the union
  * @msg_iov: kernel addresses
  * @msg_biov: pages
@@ -67,6 +67,7 @@ struct kfi_msg_rma {
  * @injectdata: see kfi_inject_writedata()
  * @readsgl: see kfi_readsgl()
  * @writesgl: see kfi_writesgl()
+ * @commitmsg: see kfi_commitmsg()
  */
 struct kfi_ops_rma {
 	size_t	size;
@@ -94,6 +95,7 @@ struct kfi_ops_rma {
 			   size_t count, kfi_addr_t src_addr, u64 addr, u64 key, void *context);
 	ssize_t	(*writesgl)(struct kfid_ep *ep, const struct scatterlist *sgl, void **desc,
 			    size_t count, kfi_addr_t dest_addr, u64 addr, u64 key, void *context);
+	ssize_t	(*commitmsg)(struct kfid_ep *ep, const struct kfi_msg_rma *msg, u64 flags);
 };
 
 /* Reads the peer's memory. */
@@ -176,6 +178,23 @@ static inline ssize_t kfi_writesgl(struct kfid_ep *ep, const struct scatterlist 
 static inline ssize_t kfi_writemsg(struct kfid_ep *ep, const struct kfi_msg_rma *msg, u64 flags)
 {
 	return ep->rma->writemsg(ep, msg, flags);
+}
+
+/*
+ * Makes the range of @msg->rma_iov durable that earlier writes of this endpoint
+ * have changed, with flags: KFI_COMPLETION, KFI_REMOTE_CQ_DATA, KFI_FENCE. Moves
+ * no bytes: @msg->iov_count is 0. With KFI_REMOTE_CQ_DATA the peer's completion
+ * follows the commit.
+ *
+ * Returns -EOPNOTSUPP if the domain has no durable writes, and -ENOSYS if the
+ * endpoint's provider has no commits. Completes with EOPNOTSUPP if the memory is
+ * not persistent, EKEYREVOKED if the key has ended, EACCES if the key does not
+ * permit a write to the range; the connection stays.
+ */
+static inline ssize_t kfi_commitmsg(struct kfid_ep *ep, const struct kfi_msg_rma *msg, u64 flags)
+{
+	return KFI_CHECK_OP(ep->rma, struct kfi_ops_rma, commitmsg) ?
+		ep->rma->commitmsg(ep, msg, flags) : -ENOSYS;
 }
 
 /*

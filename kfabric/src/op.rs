@@ -23,6 +23,8 @@ pub enum OpKind {
     Atomic,
     /// Changes or reads remote values; their former values go to local memory.
     Fetch,
+    /// Makes a range of remote memory durable.
+    Commit,
 }
 
 /// Parameters of an atomic operation.
@@ -50,7 +52,7 @@ pub struct OpDesc<'a> {
     pub fence: bool,
     /// The write completes only when its bytes are durable at the target. If the target's memory
     /// cannot do that, the operation fails with `EOPNOTSUPP`; a provider that reaches the level
-    /// natively then writes no byte.
+    /// natively then writes no byte. Always set for a commit.
     pub durable: bool,
     /// Payload to take before `post` returns; the token then has no segments.
     pub inject: Option<&'a [u8]>,
@@ -63,8 +65,22 @@ pub struct OpDesc<'a> {
     /// Bytes in all segments, or of the injected payload; for an atomic, bytes of the remote
     /// values.
     pub len: u64,
+    /// For commits only: bytes of the remote range.
+    pub commit_len: u64,
     /// The caller is a task that holds no lock: `post` may sleep until the operation is complete.
     pub may_sleep: bool,
+}
+
+impl OpDesc<'_> {
+    /// Returns the bytes of remote memory that the operation makes durable.
+    #[inline(always)]
+    pub fn durable_len(&self) -> u64 {
+        match (self.kind, self.durable) {
+            (OpKind::Commit, _) => self.commit_len,
+            (_, true) => self.len,
+            (_, false) => 0,
+        }
+    }
 }
 
 /// Result of an operation.

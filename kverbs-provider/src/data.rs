@@ -260,7 +260,8 @@ impl<H: Owner> DataPath<H> {
             OpKind::Recv => self.post_recv(&owner, token),
             OpKind::Send => self.post_send(owner, op, token, Opcode::Send),
             OpKind::Read => self.post_send(owner, op, token, Opcode::Read),
-            OpKind::Write => self.post_send(owner, op, token, Opcode::Write),
+            // A commit is a write of no bytes, whose acknowledgement follows those of earlier writes.
+            OpKind::Write | OpKind::Commit => self.post_send(owner, op, token, Opcode::Write),
             OpKind::Atomic | OpKind::Fetch => match atomic::opcode(op) {
                 Some(opcode) => self.post_send(owner, op, token, opcode),
                 None => Err((eopnotsupp(), token)),

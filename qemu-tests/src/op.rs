@@ -52,6 +52,16 @@ pub fn read(context: u64, iovs: &[Iov], remote_addr: u64, key: u64) -> OpEntry {
     }
 }
 
+/// Returns a commit of `len` bytes of a peer's memory.
+pub fn commit(context: u64, remote_addr: u64, key: u64, len: u64) -> OpEntry {
+    OpEntry {
+        remote_addr,
+        key,
+        inject_len: len,
+        ..entry(KFI_OP_COMMIT, context, &[])
+    }
+}
+
 /// Returns an atomic of form `op` (`KFI_OP_ATOMIC` and others). The pair names the atomic operation
 /// and the type of its values. `values`, the operands and behind them the compare values, must live
 /// until the operation is submitted.

@@ -77,6 +77,7 @@ pub mod planted;
 pub mod pmcut;
 pub mod pmem;
 pub mod pmem_channel;
+pub mod pmem_commit;
 pub mod pmem_verbs;
 pub mod programs;
 pub mod promises;
@@ -223,6 +224,7 @@ pub fn all() -> Vec<Test> {
         shm_unregistered::TESTS,
         pmem::TESTS,
         pmem_channel::TESTS,
+        pmem_commit::TESTS,
         pmem_verbs::TESTS,
         pmcut::TESTS,
         containers::TESTS,

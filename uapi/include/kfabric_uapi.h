@@ -433,6 +433,16 @@
 /* As KFI_OP_FETCH_ATOMIC, with comparands (fi_compare_atomic). */
 #define KFI_OP_COMPARE_ATOMIC 6
 
+/*
+ * Makes a remote range durable that earlier writes of this endpoint have changed, as if each of
+ * them had KFI_COMMIT_COMPLETE. Moves no bytes: iov_count and inject must be 0. Needs the
+ * right to write. With KFI_REMOTE_CQ_DATA the peer's completion follows the commit.
+ * -EOPNOTSUPP: the domain has no durable writes. -EMSGSIZE: the range is too long. Completes
+ * with EOPNOTSUPP if the memory is not persistent, EKEYREVOKED if the key has ended, EACCES
+ * if the key does not permit a write to the range; the connection stays.
+ */
+#define KFI_OP_COMMIT 7
+
 /* Type of values (enum fi_datatype): 8 bits, signed. */
 #define KFI_INT8 0
 
@@ -1568,7 +1578,7 @@ struct kfi_op_entry {
 	__u32 op;
 	/*
 	 * Number of entries of iov in use, 0 to the endpoint's iov_limit. Must be 0 with
-	 * KFI_INJECT and for KFI_OP_ATOMIC.
+	 * KFI_INJECT, for KFI_OP_ATOMIC and for KFI_OP_COMMIT.
 	 */
 	__u32 iov_count;
 	/*
@@ -1589,7 +1599,10 @@ struct kfi_op_entry {
 	 * the comparands. All are copied before the call returns.
 	 */
 	__u64 inject;
-	/* Size of the payload or of all operands in bytes, up to KFI_INJECT_MAX. */
+	/*
+	 * Size of the payload or of all operands in bytes, up to KFI_INJECT_MAX. For
+	 * KFI_OP_COMMIT: length of the remote range in bytes, up to max_msg_size.
+	 */
 	__u64 inject_len;
 	/* For atomics: the operation, KFI_ATOMIC_*. Else zero. */
 	__u32 atomic_op;
@@ -2796,6 +2809,7 @@ _Static_assert(KFI_OP_WRITE == 0x3ULL, "KFI_OP_WRITE");
 _Static_assert(KFI_OP_ATOMIC == 0x4ULL, "KFI_OP_ATOMIC");
 _Static_assert(KFI_OP_FETCH_ATOMIC == 0x5ULL, "KFI_OP_FETCH_ATOMIC");
 _Static_assert(KFI_OP_COMPARE_ATOMIC == 0x6ULL, "KFI_OP_COMPARE_ATOMIC");
+_Static_assert(KFI_OP_COMMIT == 0x7ULL, "KFI_OP_COMMIT");
 _Static_assert(KFI_INT8 == 0x0ULL, "KFI_INT8");
 _Static_assert(KFI_UINT8 == 0x1ULL, "KFI_UINT8");
 _Static_assert(KFI_INT16 == 0x2ULL, "KFI_INT16");

@@ -1308,7 +1308,7 @@ pub struct OpEntry {
     /// `KFI_OP_*`.
     pub op: u32,
     /// Number of entries of `iov` in use, 0 to the endpoint's `iov_limit`. Must be 0 with
-    /// `KFI_INJECT` and for `KFI_OP_ATOMIC`.
+    /// `KFI_INJECT`, for `KFI_OP_ATOMIC` and for `KFI_OP_COMMIT`.
     pub iov_count: u32,
     /// `KFI_COMPLETION`, `KFI_INJECT`, `KFI_REMOTE_CQ_DATA`, `KFI_FENCE`; for a write also
     /// `KFI_DELIVERY_COMPLETE` and `KFI_COMMIT_COMPLETE`.
@@ -1324,7 +1324,8 @@ pub struct OpEntry {
     /// With `KFI_INJECT`: pointer to the payload. For atomics: pointer to the operands, followed by
     /// the comparands. All are copied before the call returns.
     pub inject: u64,
-    /// Size of the payload or of all operands in bytes, up to `KFI_INJECT_MAX`.
+    /// Size of the payload or of all operands in bytes, up to `KFI_INJECT_MAX`. For
+    /// `KFI_OP_COMMIT`: length of the remote range in bytes, up to `max_msg_size`.
     pub inject_len: u64,
     /// For atomics: the operation, `KFI_ATOMIC_*`. Else zero.
     pub atomic_op: u32,
@@ -1351,6 +1352,13 @@ pub const KFI_OP_ATOMIC: u32 = 4;
 pub const KFI_OP_FETCH_ATOMIC: u32 = 5;
 /// As [`KFI_OP_FETCH_ATOMIC`], with comparands (`fi_compare_atomic`).
 pub const KFI_OP_COMPARE_ATOMIC: u32 = 6;
+/// Makes a remote range durable that earlier writes of this endpoint have changed, as if each of
+/// them had [`KFI_COMMIT_COMPLETE`]. Moves no bytes: `iov_count` and `inject` must be 0. Needs the
+/// right to write. With `KFI_REMOTE_CQ_DATA` the peer's completion follows the commit.
+/// `-EOPNOTSUPP`: the domain has no durable writes. `-EMSGSIZE`: the range is too long. Completes
+/// with `EOPNOTSUPP` if the memory is not persistent, `EKEYREVOKED` if the key has ended, `EACCES`
+/// if the key does not permit a write to the range; the connection stays.
+pub const KFI_OP_COMMIT: u32 = 7;
 
 /// Type of values (`enum fi_datatype`): 8 bits, signed.
 pub const KFI_INT8: u32 = 0;

@@ -221,11 +221,44 @@ static void wrong_key(struct test *t)
 	EXPECT(t, !e.remote->at[TARGET]);
 }
 
+/* Memory of the kernel is not persistent, so no commit succeeds. */
+static void commits(struct test *t)
+{
+	struct kfi_rma_iov range;
+	struct kfi_msg_rma msg = { .rma_iov = &range, .rma_iov_count = 1 };
+	struct ends e;
+	ssize_t ret;
+
+	if (!both(t, &e))
+		return;
+	range = (struct kfi_rma_iov){ e.addr, 2 * LEN, e.key };
+	msg.context = &e;
+	ret = kfi_commitmsg(t->a.ep, &msg, KFI_COMPLETION);
+	if (t->st->info->caps & KFI_RMA_PMEM) {
+		EXPECT_EQ(t, ret, 0);
+		failed_with(t, &t->a, &e, EOPNOTSUPP);
+		begin(&e, true, 1);
+		EXPECT_EQ(t, kfi_writev(t->a.ep, e.kv, e.desc, 2, 0, e.addr, e.key, &e), 0);
+		check(t, &e, true, 1);
+	} else {
+		EXPECT_EQ(t, ret, -EOPNOTSUPP);
+	}
+	EXPECT_EQ(t, kfi_commitmsg(t->a.ep, &msg, KFI_INJECT), -EINVAL);
+	msg.rma_iov_count = 2;
+	EXPECT_EQ(t, kfi_commitmsg(t->a.ep, &msg, 0), -EINVAL);
+	msg.rma_iov_count = 1;
+	msg.msg_iov = e.kv;
+	msg.desc = e.desc;
+	msg.iov_count = 2;
+	EXPECT_EQ(t, kfi_commitmsg(t->a.ep, &msg, 0), -EINVAL);
+}
+
 const struct group rma_tests[] = {
 	{ "rma_in_all_forms", forms, true },
 	{ "rma_one_piece", single, true },
 	{ "writemsg_with_inject_completes", injected, true },
 	{ "write_visible_at_completion", visible, true },
 	{ "rma_wrong_key", wrong_key, true },
+	{ "commits_of_volatile_memory_fail", commits, true },
 	{}
 };

@@ -516,6 +516,43 @@ unsafe extern "C" fn writemsg(
     unsafe { one_sided(ep, OpKind::Write, msg, flags) }
 }
 
+unsafe extern "C" fn commitmsg(
+    ep: *mut raw::kfid_ep,
+    msg: *const raw::kfi_msg_rma,
+    flags: u64,
+) -> isize {
+    // SAFETY: The consumer meets the header's contract for this call.
+    answer(unsafe { try_commit(ep, &*msg, flags) })
+}
+
+/// Posts a commit of the range in a `struct kfi_msg_rma`.
+///
+/// # Errors
+///
+/// - `EINVAL` if the message has local pieces, or not one range.
+/// - As [`core_flags`] and [`Endpoint::commit`](crate::ep::Endpoint::commit).
+///
+/// # Safety
+///
+/// The endpoint is open and of this module. The message is valid as `kfi_rma.h` describes.
+unsafe fn try_commit(ep: *mut raw::kfid_ep, msg: &raw::kfi_msg_rma, flags: u64) -> Result {
+    // SAFETY: By this function's contract the endpoint is open and of this module.
+    let this = unsafe { obj::get::<EpObj, _>(ep) };
+    if msg.iov_count != 0 || msg.rma_iov_count != 1 {
+        return Err(EINVAL);
+    }
+    // SAFETY: The message is valid and has one range, as checked above.
+    let range = unsafe { &*msg.rma_iov };
+    let op = Op {
+        data: Some(msg.data),
+        remote: (range.addr, range.key),
+        ..Op::new(OpKind::Commit, msg.context)
+    };
+    let flags = core_flags(this, op.kind, Flags::Message(flags))?;
+    let post = wanted(&op, flags, &[], LocalMem::new());
+    this.ep.commit(post, range.len as u64, false)
+}
+
 unsafe extern "C" fn inject(
     ep: *mut raw::kfid_ep,
     buf: *const c_void,
@@ -653,4 +690,5 @@ pub(super) static RMA: raw::kfi_ops_rma = raw::kfi_ops_rma {
     injectdata: Some(inject_writedata),
     readsgl: Some(readsgl),
     writesgl: Some(writesgl),
+    commitmsg: Some(commitmsg),
 };

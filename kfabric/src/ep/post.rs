@@ -46,9 +46,9 @@ pub struct Post<'a> {
     pub context: u64,
     /// Completion data for the peer.
     pub data: u64,
-    /// The peer's address, for one-sided operations.
+    /// The peer's address, for one-sided operations and commits.
     pub remote_addr: u64,
-    /// The peer's key, for one-sided operations.
+    /// The peer's key, for one-sided operations and commits.
     pub key: u64,
     /// With `KFI_INJECT`: the payload. For atomics: the operands, followed by the comparands.
     pub inject: &'a [u8],
@@ -66,7 +66,7 @@ impl<'a> Post<'a> {
             && self.inject.is_empty()
             && self.atomic.is_none()
             && self.segs.is_registered()
-            && !matches!(self.kind, OpKind::Atomic | OpKind::Fetch)
+            && !matches!(self.kind, OpKind::Atomic | OpKind::Fetch | OpKind::Commit)
     }
 
     /// Returns the description of an atomic, and the bytes of the remote values.
@@ -137,6 +137,7 @@ impl Endpoint {
     ///   many pieces.
     /// - `EINVAL` if an atomic's sizes or the peer's address do not match.
     /// - `EMSGSIZE` if the operation is longer than the domain allows.
+    /// - `EINVAL` for a commit ([`Endpoint::commit`]).
     /// - `EMSGSIZE` if a borrowed piece exceeds
     ///   [`Domain::lent_max`](crate::objects::domain::Domain::lent_max).
     /// - `ENOTCONN` if the endpoint is not connected.
@@ -146,7 +147,7 @@ impl Endpoint {
     /// - `EOPNOTSUPP` if the provider does not accept borrowed pages
     ///   ([`LocalMem::lend`](crate::ep::LocalMem)).
     pub fn post(&self, post: Post<'_>) -> Result {
-        self.post_as(post, false)
+        self.post_as(post, None, false)
     }
 
     /// As [`Endpoint::post`], from a task that holds no lock. A provider that copies the bytes
@@ -156,10 +157,22 @@ impl Endpoint {
     ///
     /// As [`Endpoint::post`].
     pub fn post_sleeping(&self, post: Post<'_>) -> Result {
-        self.post_as(post, true)
+        self.post_as(post, None, true)
     }
 
-    fn post_as(&self, post: Post<'_>, may_sleep: bool) -> Result {
+    /// Posts a commit: makes `len` bytes of the peer's memory durable that earlier writes of this
+    /// endpoint have changed. `post` has the kind [`OpKind::Commit`] and no memory. Context: any; if
+    /// `may_sleep`, a task that holds no lock.
+    ///
+    /// # Errors
+    ///
+    /// - `EOPNOTSUPP` if the domain has no durable writes.
+    /// - As [`Endpoint::post`].
+    pub fn commit(&self, post: Post<'_>, len: u64, may_sleep: bool) -> Result {
+        self.post_as(post, Some(len), may_sleep)
+    }
+
+    fn post_as(&self, post: Post<'_>, commit: Option<u64>, may_sleep: bool) -> Result {
         if self.ending.begun() {
             return Err(ENOENT);
         }
@@ -179,12 +192,16 @@ impl Endpoint {
             remote_addr: post.remote_addr,
             key: post.key,
             len: here,
+            commit_len: commit.unwrap_or(0),
             may_sleep,
         };
-        if !post.is_plain() {
+        if !post.is_plain() || commit.is_some() {
+            if commit.is_some() != (kind == OpKind::Commit) {
+                return Err(EINVAL);
+            }
             self.look_at(&post, &mut desc)?;
         }
-        if desc.len > self.domain.attr().max_msg_size {
+        if desc.len.max(desc.commit_len) > self.domain.attr().max_msg_size {
             return Err(EMSGSIZE);
         }
         match (self.state(), kind) {
@@ -225,9 +242,11 @@ impl Endpoint {
         let with_data = post.flags & KFI_REMOTE_CQ_DATA != 0;
         let carries = matches!(kind, OpKind::Send | OpKind::Write);
         let atomic = matches!(kind, OpKind::Atomic | OpKind::Fetch);
+        let commit = kind == OpKind::Commit;
         if post.flags & !OP_FLAGS != 0
             || (inject && ((!carries && !atomic) || !post.segs.is_empty()))
-            || (with_data && !carries)
+            || (with_data && !carries && !commit)
+            || (commit && !post.segs.is_empty())
             || (!inject && !atomic && !post.inject.is_empty())
             || (!atomic && post.atomic.is_some())
             || (post.segs.has_lent() && !matches!(kind, OpKind::Read | OpKind::Write))
@@ -249,8 +268,8 @@ impl Endpoint {
             }
         }
         let visible = post.flags & KFI_DELIVERY_COMPLETE != 0;
-        desc.durable = post.flags & KFI_COMMIT_COMPLETE != 0;
-        let is_write = kind == OpKind::Write;
+        desc.durable = commit || post.flags & KFI_COMMIT_COMPLETE != 0;
+        let is_write = commit || kind == OpKind::Write;
         if (visible && !(is_write && limits.visible != KFI_REACH_NO))
             || (desc.durable && !(is_write && limits.durable != KFI_REACH_NO))
         {

@@ -39,7 +39,7 @@ pub(super) struct BoundCq {
     pub(super) selective: bool,
 }
 
-/// Operations that each counter counts. Atomics count as writes, fetching atomics as reads.
+/// Operations that each counter counts. Atomics and commits count as writes, fetching atomics as reads.
 pub(super) const CNTR_KINDS: [(u64, OpKind); 4] = [
     (KFI_SEND, OpKind::Send),
     (KFI_RECV, OpKind::Recv),
@@ -78,7 +78,7 @@ impl Shared {
 
     pub(super) fn cntr(&self, kind: OpKind) -> Option<&Held<Cntr>> {
         let kind = match kind {
-            OpKind::Atomic => OpKind::Write,
+            OpKind::Atomic | OpKind::Commit => OpKind::Write,
             OpKind::Fetch => OpKind::Read,
             other => other,
         };

@@ -161,7 +161,7 @@ impl OpToken {
             OpKind::Recv if outcome.remote_write => KFI_RMA | KFI_REMOTE_WRITE,
             OpKind::Recv => KFI_MSG | KFI_RECV,
             OpKind::Read => KFI_RMA | KFI_READ,
-            OpKind::Write => KFI_RMA | KFI_WRITE,
+            OpKind::Write | OpKind::Commit => KFI_RMA | KFI_WRITE,
             OpKind::Atomic => KFI_ATOMIC | KFI_WRITE,
             OpKind::Fetch => KFI_ATOMIC | KFI_READ,
         };

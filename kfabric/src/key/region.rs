@@ -303,7 +303,7 @@ impl Region {
             OpKind::Send => rights::Use::Send,
             OpKind::Recv => rights::Use::Recv,
             OpKind::Read | OpKind::Fetch => rights::Use::Read,
-            OpKind::Write | OpKind::Atomic => rights::Use::Write,
+            OpKind::Write | OpKind::Atomic | OpKind::Commit => rights::Use::Write,
         };
         if !rights::op_allowed(what, self.access) {
             return Err(EACCES);

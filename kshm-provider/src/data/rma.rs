@@ -59,22 +59,64 @@ impl<E: Owner> DataPath<E> {
                 return None;
             }
         }
+        Some(Self::notify(peer, op, op.len))
+    }
+
+    /// Executes a part of a commit: writes the lines of the range back. Returns `None` if more parts
+    /// follow. A commit is no use of a single-use key.
+    pub(super) fn commit_part(
+        &self,
+        peer: &Self,
+        op: &mut TxOp,
+        budget: &mut Budget,
+    ) -> Option<Step> {
+        if op.done < op.len {
+            let n = budget.chunk(op.len - op.done);
+            let refused = self.table.with(op.key, |window| {
+                let Some(at) = op.place(window, peer, KFI_REMOTE_WRITE) else {
+                    return Some(bindings::EACCES);
+                };
+                if !window.memory.persistence().is_durable_by_cpu() {
+                    return Some(bindings::EOPNOTSUPP);
+                }
+                // CAST: The range is inside the window.
+                let (at, n) = (at + op.done as usize, n as usize);
+                mem::write_back(mem::pieces(&window.memory, at, n));
+                // The next part may run on another processor.
+                mem::fence_durable();
+                None
+            });
+            match refused {
+                Some(None) => op.done += n,
+                Some(Some(err)) => return Some(Step::Refused(err)),
+                None => return Some(Step::Refused(bindings::EKEYREVOKED)),
+            }
+            if op.done < op.len {
+                return None;
+            }
+        }
+        Some(Self::notify(peer, op, 0))
+    }
+
+    /// Completes a receive of the peer if the operation has completion data. The operation has
+    /// written `len` bytes.
+    fn notify(peer: &Self, op: &TxOp, len: u64) -> Step {
         if op.imm.is_none() {
-            return Some(Step::Done);
+            return Step::Done;
         }
         match peer.take_receive() {
             Taken::Receive(token) => {
                 let outcome = Outcome {
-                    len: op.len,
+                    len,
                     imm: op.imm,
                     remote_write: true,
                     ..Outcome::default()
                 };
                 peer.complete_receive(token, outcome);
-                Some(Step::Done)
+                Step::Done
             }
-            Taken::None => Some(Step::Stall),
-            Taken::Closed => Some(Step::Cut),
+            Taken::None => Step::Stall,
+            Taken::Closed => Step::Cut,
         }
     }
 

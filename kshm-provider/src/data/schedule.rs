@@ -205,6 +205,7 @@ impl<E: Owner> DataPath<E> {
         match op.kind {
             OpKind::Send => Self::send_part(peer, op, budget),
             OpKind::Write => self.write_part(peer, op, budget),
+            OpKind::Commit => self.commit_part(peer, op, budget),
             OpKind::Atomic | OpKind::Fetch => Some(self.atomic(peer, op)),
             _ => self.read_part(peer, op, budget),
         }

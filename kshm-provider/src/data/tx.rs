@@ -107,7 +107,10 @@ impl TxOp {
             imm: op.imm,
             remote_addr: op.remote_addr,
             key: op.key,
-            len: op.len,
+            len: match op.kind {
+                OpKind::Commit => op.commit_len,
+                _ => op.len,
+            },
             done: 0,
             inject,
             atomic: op.atomic.map(|atomic| (atomic.op, atomic.ty)),
@@ -116,7 +119,14 @@ impl TxOp {
         }
     }
 
-    fn place<E>(&self, window: &Window, peer: &DataPath<E>, access: u64) -> Option<usize> {
+    /// Returns the start of the operation's remote range in the memory of `window`, if the peer's
+    /// group permits `access`.
+    pub(super) fn place<E>(
+        &self,
+        window: &Window,
+        peer: &DataPath<E>,
+        access: u64,
+    ) -> Option<usize> {
         window.find(&peer.group, self.remote_addr, self.len, access)
     }
 

@@ -97,7 +97,7 @@ impl Durable {
     /// Returns whether an operation needs a commit. A write of no bytes does not.
     #[inline(always)]
     pub(super) fn is_wanted(op: &OpDesc<'_>) -> bool {
-        op.durable && op.len != 0
+        op.durable_len() != 0
     }
 
     /// Returns the state of a durable write that is posted now.
@@ -106,7 +106,7 @@ impl Durable {
             range: Range {
                 key: op.key,
                 addr: op.remote_addr,
-                len: op.len,
+                len: op.durable_len(),
             },
             imm: op.imm,
             stage: Stage::Writing,

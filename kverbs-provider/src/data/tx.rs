@@ -342,13 +342,18 @@ impl<H: Owner> DataPath<H> {
         }
         let entries = local::gather(owner.group(), token, self.size.sge, sges)?;
         let credits = rma::work_requests(opcode, entries, self.size)?;
+        let (remote_addr, rkey) = match op.kind {
+            // The device must not look at a key that may have been revoked.
+            OpKind::Commit => (0, 0),
+            _ => (op.remote_addr, rkey),
+        };
         Ok(Plan {
             posting: Posting {
                 wr: SendWr {
                     opcode,
                     imm: None,
                     fence: op.fence,
-                    remote_addr: op.remote_addr,
+                    remote_addr,
                     rkey,
                 },
                 // The completion data of a durable write follow the commit.

@@ -277,7 +277,14 @@ fn transfer(program: &mut Program, rng: &mut Rng, client: &Made, server: &Made) 
         KFI_FENCE,
         KFI_INJECT,
     ]);
-    let op = *rng.pick(&[KFI_OP_SEND, KFI_OP_SEND, KFI_OP_READ, KFI_OP_WRITE]);
+    let ops = [
+        KFI_OP_SEND,
+        KFI_OP_SEND,
+        KFI_OP_READ,
+        KFI_OP_WRITE,
+        KFI_OP_COMMIT,
+    ];
+    let op = *rng.pick(&ops);
     let inject = flags == KFI_INJECT && matches!(op, KFI_OP_SEND | KFI_OP_WRITE);
     let piece = [("region0", res(region)), ("len0", Val::Num(64))];
     let mut recv = vec![
@@ -299,6 +306,8 @@ fn transfer(program: &mut Program, rng: &mut Rng, client: &Made, server: &Made) 
             ("inject_len", Val::Num(8)),
             ("inject", Val::Mem(Area::Data, 1024)),
         ]);
+    } else if op == KFI_OP_COMMIT {
+        send.extend([("iov_count", Val::Num(0)), ("inject_len", Val::Num(64))]);
     } else {
         send.extend(piece);
     }

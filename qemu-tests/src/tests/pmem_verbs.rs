@@ -426,8 +426,9 @@ fn closed(ctx: &mut Ctx) -> Result<()> {
                 ctx.barrier("closed")?;
                 side.dev.close(ep)?;
             }
-            ctx.barrier("over")?;
+            // A closed endpoint has no more events, and the next request follows the barrier.
             while side.dev.eq_wait(&side.eq, Duration::ZERO).is_ok() {}
+            ctx.barrier("over")?;
         }
         return ctx.barrier("end");
     }
@@ -458,8 +459,8 @@ fn closed(ctx: &mut Ctx) -> Result<()> {
         if round % 2 == 0 {
             side.dev.close(ep)?;
         }
-        ctx.barrier("over")?;
         while side.dev.eq_wait(&side.eq, Duration::ZERO).is_ok() {}
+        ctx.barrier("over")?;
     }
     ctx.barrier("end")
 }
@@ -514,14 +515,14 @@ fn killed(ctx: &mut Ctx) -> Result<()> {
         let err = write_until_error(&side, &cq, ep, region, &to)?;
         eprintln!("round {round}: errno {err}");
         side.dev.close(ep)?;
-        ctx.barrier("over")?;
         while side.dev.eq_wait(&side.eq, Duration::ZERO).is_ok() {}
+        ctx.barrier("over")?;
     }
     ctx.barrier("end")
 }
 
 /// The module parameter that allows durable writes.
-const COMMIT: &str = "/sys/module/kverbs/parameters/commit";
+pub(super) const COMMIT: &str = "/sys/module/kverbs/parameters/commit";
 
 /// Opens a domain while durable writes are not allowed, and one after that.
 fn parameter(ctx: &mut Ctx) -> Result<()> {

@@ -120,6 +120,20 @@ impl<'a> Op<'a> {
         Self::new(abi::KFI_OP_WRITE, local, remote)
     }
 
+    /// Makes `len` bytes of a peer's memory durable that earlier writes of this endpoint have changed
+    /// (`KFI_OP_COMMIT`). One commit of a range costs less than as many writes with [`Op::durable`].
+    /// With [`Op::data`] the peer's completion follows the commit.
+    ///
+    /// Posting fails where [`Domain::durable`](crate::Domain::durable) is [`Reach::No`](crate::Reach).
+    /// The commit completes with `EOPNOTSUPP` if the memory is not
+    /// [`Persistence::Adr`](crate::Persistence), with `EKEYREVOKED` if the key has ended, and with
+    /// `EACCES` if the key does not permit a write to the range; the connection stays.
+    pub fn commit(remote: RemoteMem, len: usize) -> Self {
+        let mut all = Self::new(abi::KFI_OP_COMMIT, &[], remote);
+        all.entry.inject_len = len as u64;
+        all
+    }
+
     /// Reads a peer's memory into memory that is not registered. The bytes are there when posting
     /// returns; a completion follows as for any operation. Needs a provider with
     /// [`Caps::UNREGISTERED_RMA`](crate::Caps::UNREGISTERED_RMA).

@@ -104,6 +104,7 @@ fn post(file: &File, ep: &Endpoint, entry: &OpEntry, last: &mut Last) -> Result 
         KFI_OP_WRITE => OpKind::Write,
         KFI_OP_ATOMIC => OpKind::Atomic,
         KFI_OP_FETCH_ATOMIC | KFI_OP_COMPARE_ATOMIC => OpKind::Fetch,
+        KFI_OP_COMMIT => OpKind::Commit,
         _ => return Err(EINVAL),
     };
     let atomic = match kind {
@@ -135,8 +136,9 @@ fn post(file: &File, ep: &Endpoint, entry: &OpEntry, last: &mut Last) -> Result 
         segs.push(kind, found, piece.offset, piece.len)?;
     }
     let mut payload = [0; KFI_INJECT_MAX];
-    let inject = if entry.flags & KFI_INJECT == 0 && atomic.is_none() {
-        if entry.inject != 0 || entry.inject_len != 0 {
+    let commit = kind == OpKind::Commit;
+    let inject = if (entry.flags & KFI_INJECT == 0 && atomic.is_none()) || commit {
+        if entry.inject != 0 || (entry.inject_len != 0 && !commit) {
             return Err(EINVAL);
         }
         &[][..]
@@ -146,7 +148,7 @@ fn post(file: &File, ep: &Endpoint, entry: &OpEntry, last: &mut Last) -> Result 
         user::read_bytes(entry.inject, payload)?;
         &*payload
     };
-    ep.post_sleeping(Post {
+    let post = Post {
         kind,
         flags: entry.flags,
         context: entry.context,
@@ -156,7 +158,11 @@ fn post(file: &File, ep: &Endpoint, entry: &OpEntry, last: &mut Last) -> Result 
         inject,
         atomic: atomic.map(|(_, op, ty)| (op, ty)),
         segs,
-    })
+    };
+    match commit {
+        true => ep.commit(post, entry.inject_len, true),
+        false => ep.post_sleeping(post),
+    }
 }
 
 /// Decodes the numbers of an atomic.

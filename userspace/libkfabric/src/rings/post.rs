@@ -47,7 +47,9 @@ impl Rings {
             abi::KFI_OP_RECV | abi::KFI_OP_SEND => {
                 Asked::new(&self.domain, entry, local, self.iov_limit)?
             }
-            abi::KFI_OP_WRITE if entry.flags & abi::KFI_REMOTE_CQ_DATA != 0 => {
+            abi::KFI_OP_WRITE | abi::KFI_OP_COMMIT
+                if entry.flags & abi::KFI_REMOTE_CQ_DATA != 0 =>
+            {
                 if !self.enabled.load(Ordering::Acquire) {
                     return Err(Errno::EINVAL);
                 }
@@ -104,7 +106,7 @@ impl Rings {
         };
         // If the target's memory is not persistent, the write fails and the connection stays, so the
         // probe below would succeed and the note would claim durable bytes.
-        if entry.flags & abi::KFI_COMMIT_COMPLETE != 0 {
+        if entry.flags & abi::KFI_COMMIT_COMPLETE != 0 || entry.op == abi::KFI_OP_COMMIT {
             return Err(Errno(libc::EOPNOTSUPP));
         }
         let data = u32::try_from(entry.data).map_err(|_| Errno::EINVAL)?;
