@@ -64,7 +64,7 @@ fn once(ctx: &mut Ctx, test: fn(&mut Ctx) -> Result<()>) -> Result<()> {
 
 /// Kind of the devices below a bus of persistent memory.
 #[derive(Clone, Copy, PartialEq)]
-pub(super) enum Device {
+pub(crate) enum Device {
     Nvdimm,
     Virtio,
 }
@@ -95,8 +95,8 @@ impl Device {
         until("the region of persistent memory", WAIT, found)
     }
 
-    /// Makes the device a device-dax device, if it is none yet, and maps the device's memory.
-    pub(super) fn map(self) -> Result<Map> {
+    /// Makes the device a device-dax device, if it is none yet. Returns its path and its number.
+    pub(crate) fn make(self) -> Result<(PathBuf, u32)> {
         let (region, number) = self.region()?;
         let path = PathBuf::from(format!("/dev/dax{number}.0"));
         if !path.exists() {
@@ -105,6 +105,12 @@ impl Device {
         until("the device-dax device", WAIT, || {
             Ok(path.exists().then_some(()))
         })?;
+        Ok((path, number))
+    }
+
+    /// As [`Device::make`], and maps the device's memory.
+    pub(crate) fn map(self) -> Result<Map> {
+        let (path, _) = self.make()?;
         let file = File::options().read(true).write(true).open(&path)?;
         Map::file(file.as_fd(), MAPPED, true).context("mapping the device")
     }
@@ -132,7 +138,7 @@ fn make_dax(region: &Path, number: u32) -> Result<()> {
 }
 
 /// Returns a registration of a whole mapping.
-pub(super) fn want(side: &Side, map: &Map, flags: u32) -> RegionReg {
+pub(crate) fn want(side: &Side, map: &Map, flags: u32) -> RegionReg {
     RegionReg {
         flags,
         domain: side.domain.handle,

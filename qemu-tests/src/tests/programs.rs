@@ -2,8 +2,10 @@
 
 //! The command line tool, end to end.
 
-use crate::buf::pattern_bytes;
-use crate::harness::{Ctx, Test};
+use super::pmem::Device;
+use crate::buf::{pattern_bytes, Buf};
+use crate::harness::caps::ARRIVED_WRITES;
+use crate::harness::{Ctx, Test, NETNS, SHM};
 use crate::pair::WAIT;
 use crate::sys::{self, Ended};
 use anyhow::{bail, ensure, Context, Result};
@@ -23,6 +25,10 @@ pub const TESTS: &[Test] = &[
     Test::pair("kfi.get_of_each_size_copies_file", get).seconds(15),
     Test::pair("kfi.put_of_each_size_replaces_file", put).seconds(15),
     Test::pair("kfi.put_to_read_only_server_is_refused", put_refused).seconds(8),
+    Test::pair("kfi.p10_durable_put_writes_persistent_memory", put_durable)
+        .on(SHM | NETNS)
+        .needs(ARRIVED_WRITES)
+        .seconds(15),
 ];
 
 pub(super) fn kfi(args: &[&str]) -> Result<Output> {
@@ -309,6 +315,53 @@ fn put(ctx: &mut Ctx) -> Result<()> {
         }
         let _ = std::fs::remove_file(&path);
     }
+    Ok(())
+}
+
+fn put_durable(ctx: &mut Ctx) -> Result<()> {
+    const SIZE: usize = 300_000;
+    let seed = 300;
+    let (path, bytes) = file("durable", SIZE, seed)?;
+    let name = path.to_string_lossy().into_owned();
+    let by = ctx.provider().to_owned();
+    if ctx.first() {
+        let (device, _) = Device::Nvdimm.make()?;
+        let addr = ctx.env.addr.to_string();
+        for exported in [&device, &path] {
+            let exported = exported.to_string_lossy();
+            let mut server =
+                Server::start(&["export", "--provider", &by, "-l", &addr, "-w", &exported])?;
+            ctx.barrier("listening")?;
+            ctx.barrier("tried")?;
+            server.child.kill()?;
+            server.child.wait()?;
+        }
+        let there = Buf::whole(Device::Nvdimm.map()?);
+        ensure!(there.read(0, SIZE) == bytes, "other bytes are there");
+        ensure!(std::fs::read(&path)? == bytes, "the file was changed");
+    } else {
+        let peer = ctx.env.peer.to_string();
+        let to = [peer.as_str(), &name, "--provider", &by];
+        ctx.barrier("listening")?;
+        served_by(&by, &[&["put", "--durable"], &to[..]].concat())?;
+        let plain = kfi(&[&["put"], &to[..]].concat())?;
+        let back = format!("{name}.back");
+        served_by(&by, &["get", &peer, &back, "--provider", &by])?;
+        ctx.barrier("tried")?;
+        ensure!(!plain.status.success(), "a put without --durable is taken");
+        let got = std::fs::read(&back)?;
+        ensure!(got.starts_with(&bytes), "other bytes come back");
+        std::fs::remove_file(&back)?;
+        ctx.barrier("listening")?;
+        let durable = kfi(&[&["put", "--durable"], &to[..]].concat())?;
+        ctx.barrier("tried")?;
+        let said = String::from_utf8_lossy(&durable.stderr).into_owned();
+        ensure!(
+            !durable.status.success() && said.contains("not a device-dax device"),
+            "a durable put into a file: {durable:?}"
+        );
+    }
+    let _ = std::fs::remove_file(&path);
     Ok(())
 }
 

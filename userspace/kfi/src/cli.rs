@@ -60,7 +60,8 @@ Examples:
     pub(super) const PUT: &str = "\
 Examples:
   kfi export data.img --writable &
-  kfi put 10.0.0.1 new.img";
+  kfi put 10.0.0.1 new.img
+  kfi put --durable 10.0.0.1 new.img    # to a peer that runs: kfi export --writable /dev/dax0.0";
     pub(super) const SHOW: &str = "\
 Examples:
   kfi show
@@ -317,9 +318,10 @@ impl Ping {
 #[derive(Debug, Args)]
 #[command(after_help = examples::EXPORT)]
 pub struct Export {
-    /// The file to export
+    /// The file to export, or a device-dax device
     pub file: PathBuf,
-    /// Let peers replace the file; a put takes effect when it is complete and verified
+    /// Let peers replace the file; a put takes effect when it is complete and verified. A device is
+    /// written in place (`kfi put --durable`), and must be persistent memory
     #[arg(short, long)]
     pub writable: bool,
     /// Maximum bytes of a put, for example 512M or 4G
@@ -357,6 +359,10 @@ pub struct Put {
     /// Bytes of one write
     #[arg(long, value_name = "SIZE", value_parser = parse_size, default_value = "256K")]
     pub chunk: u64,
+    /// Write into persistent memory: the peer exports a device-dax device, and a put that succeeds
+    /// survives a power failure of the peer. The device's bytes after the file stay as they are
+    #[arg(long)]
+    pub durable: bool,
 }
 
 /// Text after the options of `kfi doctor`, in its help and its page.

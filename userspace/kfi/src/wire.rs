@@ -126,9 +126,10 @@ pub enum Kind {
     Done = 4,
     /// File: the client requests a get. Answer: [`Kind::Offer`].
     Get = 16,
-    /// File: the client requests a put. n: bytes. Answer: [`Kind::Offer`].
+    /// File: the client requests a put. n: bytes, durable (0, 1). Answer: [`Kind::Offer`].
     Put = 17,
-    /// File: the server's offer. n: bytes, bytes of a segment.
+    /// File: the server's offer. n: bytes, bytes of a segment, durable (0, 1): the client commits each
+    /// segment before it releases the segment.
     Offer = 18,
     /// File: the client requests a segment. n: its index. Answer: [`Kind::Grant`].
     Want = 19,

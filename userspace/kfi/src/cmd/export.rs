@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! `kfi export`: lets peers read a file, or replace it.
+//! `kfi export`: lets peers read a file, or replace it, or read and write a device-dax device.
 
+mod dax;
 mod hosted;
 mod incoming;
 
@@ -59,6 +60,10 @@ struct Export<'a> {
     args: &'a Args,
     json: bool,
     files: Mutex<Files>,
+    /// Set if the export is a device-dax device.
+    is_device: bool,
+    /// Held during a put into a device.
+    putting: Mutex<()>,
 }
 
 /// Runs `kfi export`.
@@ -71,7 +76,8 @@ pub fn run(args: &Args, json: bool) -> Result<()> {
     let domain = node.first_domain()?;
     let shown = printable(&args.file.display().to_string());
     let mut files = Files::default();
-    let what = match Hosted::open(&domain, &args.file) {
+    let mut is_device = false;
+    let what = match Hosted::open(&domain, &args.file, args.writable) {
         Err(Failure::Io { source, .. })
             if args.writable && source.kind() == std::io::ErrorKind::NotFound =>
         {
@@ -81,6 +87,7 @@ pub fn run(args: &Args, json: bool) -> Result<()> {
             let hosted = Arc::new(hosted?);
             let what = format!("exporting {shown} ({})", bytes(hosted.len()));
             files.there = true;
+            is_device = hosted.is_device();
             files.add(&domain, hosted);
             what
         }
@@ -91,6 +98,8 @@ pub fn run(args: &Args, json: bool) -> Result<()> {
         args,
         json,
         files: Mutex::new(files),
+        is_device,
+        putting: Mutex::new(()),
     };
     let handle = |conn: Conn| export.client(conn);
     let service = Offered {
@@ -111,7 +120,7 @@ impl Export<'_> {
         if !files.there {
             return Ok(None);
         }
-        let hosted = Arc::new(Hosted::open(domain, &self.args.file)?);
+        let hosted = Arc::new(Hosted::open(domain, &self.args.file, self.args.writable)?);
         files.add(domain, hosted.clone());
         Ok(Some(hosted))
     }
@@ -150,7 +159,12 @@ impl Export<'_> {
             }),
             Kind::Put if !self.args.writable => refuse(&mut conn, Errno::EACCES),
             Kind::Put if first.n[0] > self.args.max_size => refuse(&mut conn, Errno::EMSGSIZE),
-            Kind::Put => self.put(&mut conn, first.n[0]),
+            Kind::Put => match (first.n[1] != 0, self.is_device) {
+                (true, true) => self.put_durably(&mut conn, first.n[0]),
+                (false, false) => self.put(&mut conn, first.n[0]),
+                (true, false) => refuse(&mut conn, Errno::EOPNOTSUPP),
+                (false, true) => refuse(&mut conn, Errno::EINVAL),
+            },
             kind => {
                 let got = format!("{kind:?} instead of get or put");
                 return Err(Failure::Protocol {
@@ -219,13 +233,34 @@ impl Export<'_> {
         }
     }
 
+    /// Serves a put into a device, one at a time.
+    fn put_durably(&self, conn: &mut Conn, total: u64) -> Result<()> {
+        let Ok(_turn) = self.putting.try_lock() else {
+            return refuse(conn, Errno::EBUSY);
+        };
+        match self.current(&conn.domain)? {
+            Some(hosted) if total <= hosted.len() => {
+                if dax::put(conn, &hosted, total)? {
+                    self.note(total)?;
+                }
+                Ok(())
+            }
+            _ => refuse(conn, Errno::EMSGSIZE),
+        }
+    }
+
     fn note(&self, total: u64) -> Result<()> {
         let file: &Path = &self.args.file;
         if self.json {
             return super::print_json(&serde_json::json!({ "put": file, "bytes": total }));
         }
         let shown = printable(&file.display().to_string());
-        print(&format!("{shown} replaced: {}\n", bytes(total)))
+        let done = if self.is_device {
+            "written"
+        } else {
+            "replaced"
+        };
+        print(&format!("{shown} {done}: {}\n", bytes(total)))
     }
 }
 

@@ -8,7 +8,7 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::time::Instant;
 
-use kfabric::{Access, Errno, Memory, Region, RemoteMem};
+use kfabric::{Access, Errno, Memory, Op, Reach, Region, RemoteMem};
 use serde::Serialize;
 use sha2::{Digest, Sha256};
 
@@ -79,6 +79,9 @@ struct Report<'a> {
     seconds: f64,
     mib_per_s: f64,
     sha256: String,
+    /// Set if the bytes are durable at the peer; `None` for a get.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    durable: Option<bool>,
     /// Set if standard output gets the content.
     #[serde(skip)]
     beside: bool,
@@ -90,9 +93,11 @@ impl Report<'_> {
         if json && !self.beside {
             return print_json(self);
         }
+        let durable = self.durable.unwrap_or(false);
         let text = format!(
-            "{} {}: {} in {:.3} s by {}, {:.1} MiB/s, sha256 {}\n",
+            "{}{} {}: {} in {:.3} s by {}, {:.1} MiB/s, sha256 {}\n",
             self.operation,
+            if durable { " (durable)" } else { "" },
             printable(&self.file.display().to_string()),
             bytes(self.bytes),
             self.seconds,
@@ -201,7 +206,9 @@ impl Client {
     }
 
     /// Sends a request and takes the offer. Converts a refusal's errno to a reason in words.
-    fn offer(&mut self, what: &'static str, request: &Msg) -> Result<(u64, u64)> {
+    ///
+    /// Returns the bytes, the bytes of a segment, and whether the peer expects commits.
+    fn offer(&mut self, what: &'static str, request: &Msg) -> Result<(u64, u64, bool)> {
         self.conn.send(request)?;
         let offer = self.conn.recv()?;
         if offer.status != 0 {
@@ -210,6 +217,9 @@ impl Client {
                 Errno::ENOENT => "there is no file yet".to_owned(),
                 Errno::EACCES => "the export is not writable (start it with --writable)".to_owned(),
                 Errno::EMSGSIZE => "the file is larger than the export takes".to_owned(),
+                Errno::EOPNOTSUPP => "the export is not a device-dax device".to_owned(),
+                Errno::EINVAL => "the export is a device-dax device: use --durable".to_owned(),
+                Errno::EBUSY => "another put is in progress".to_owned(),
                 errno => errno.to_string(),
             };
             return Err(Failure::Refused { what, why });
@@ -220,7 +230,7 @@ impl Client {
                 got: format!("{:?} {:?}", offer.kind, offer.n),
             });
         }
-        Ok((offer.n[0], offer.n[1]))
+        Ok((offer.n[0], offer.n[1], offer.n[2] == 1))
     }
 }
 
@@ -237,7 +247,7 @@ pub fn get(args: &Get, json: bool) -> Result<()> {
     };
     let (_node, mut client) = Client::open(&args.peer, args.chunk)?;
     let start = Instant::now();
-    let (total, segment) = client.offer("get", &Msg::new(Kind::Get, &[]))?;
+    let (total, segment, _) = client.offer("get", &Msg::new(Kind::Get, &[]))?;
     let mut file = target.begin()?;
     let mut hash = Sha256::new();
     let mut progress = Progress::new(total, json);
@@ -274,6 +284,7 @@ pub fn get(args: &Get, json: bool) -> Result<()> {
         seconds: seconds.as_secs_f64(),
         mib_per_s: mib_per_s(total, seconds),
         sha256: hex(digest),
+        durable: None,
         beside: stdout,
     }
     .print(json)
@@ -359,12 +370,23 @@ fn spooled(from: &mut dyn Read, path: &Path) -> Result<(File, u64)> {
 ///
 /// # Errors
 ///
-/// If connecting fails, the peer refuses, or the file cannot be read or changes meanwhile.
+/// If connecting fails, the peer refuses, or the file cannot be read or changes meanwhile. If the put
+/// must be durable and the domain or the peer cannot do that.
 pub fn put(args: &Put, json: bool) -> Result<()> {
     let (mut file, total) = source(&args.file)?;
     let (_node, mut client) = Client::open(&args.peer, args.chunk)?;
+    if args.durable && client.conn.domain.durable() == Reach::No {
+        let why = format!("{} has no durable writes here", client.conn.provider);
+        return Err(Failure::Refused { what: "put", why });
+    }
     let start = Instant::now();
-    let (_, segment) = client.offer("put", &Msg::new(Kind::Put, &[total]))?;
+    let request = Msg::new(Kind::Put, &[total, u64::from(args.durable)]);
+    let (_, segment, commits) = client.offer("put", &request)?;
+    if commits != args.durable {
+        // An older peer ignores the request to be durable.
+        let why = "the peer does not offer durable writes".to_owned();
+        return Err(Failure::Refused { what: "put", why });
+    }
     let mut hash = Sha256::new();
     let mut progress = Progress::new(total, json);
     for index in 0..total.div_ceil(segment) {
@@ -376,6 +398,9 @@ pub fn put(args: &Put, json: bool) -> Result<()> {
             hash.update(&*data);
             Ok(())
         })?;
+        if commits {
+            commit(&mut client.conn, remote, len)?;
+        }
         client.release(index)?;
         progress.at(index * segment + len);
     }
@@ -391,9 +416,20 @@ pub fn put(args: &Put, json: bool) -> Result<()> {
         seconds: seconds.as_secs_f64(),
         mib_per_s: mib_per_s(total, seconds),
         sha256: hex(digest),
+        durable: Some(args.durable),
         beside: false,
     }
     .print(json)
+}
+
+/// Makes a segment durable that was written.
+fn commit(conn: &mut Conn, remote: RemoteMem, len: u64) -> Result<()> {
+    let len = usize::try_from(len).unwrap_or(usize::MAX);
+    conn.ep
+        .post(&Op::commit(remote, len).context(0))
+        .during("commit")?;
+    conn.completion()?.ok().during("commit")?;
+    Ok(())
 }
 
 /// Writes a segment through the buffer, in order.

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! A file whose page cache is pinned for peers to read.
+//! The exported memory: a file's page cache, pinned for peers to read, or a device-dax device, pinned
+//! for peers to read and write.
 
 use std::fs::File;
 use std::io::{ErrorKind, Read};
@@ -10,16 +11,17 @@ use std::sync::Arc;
 use kfabric::{Access, Domain, Memory, Region, RegionAttr};
 use sha2::{Digest, Sha256};
 
-use super::SEGMENT;
+use super::{dax, SEGMENT};
 use crate::cmd::transfer::digest_words;
 use crate::error::{During, Failure, OnFile, Result};
 use crate::replace::at_once;
 
-/// A pinned file, on one domain.
+/// A pinned file or device, on one domain.
 pub(super) struct Hosted {
     len: u64,
     segments: Vec<Region>,
-    digest: [u64; 4],
+    /// Digest of a file; a device's memory changes.
+    digest: Option<[u64; 4]>,
 }
 
 /// Reads all of `part`.
@@ -31,16 +33,20 @@ fn read_at(file: &File, part: &mut [u8], at: u64) -> std::io::Result<()> {
 }
 
 impl Hosted {
-    /// Maps a file and pins it, segment by segment; no byte is copied.
-    pub(super) fn open(domain: &Domain, path: &Path) -> Result<Self> {
+    /// Maps a file or a device-dax device and pins it, segment by segment; no byte is copied. A
+    /// `writable` device must be persistent memory.
+    pub(super) fn open(domain: &Domain, path: &Path, writable: bool) -> Result<Self> {
         // Does not wait for a writer of a FIFO.
         let mut options = File::options();
         let file = options.read(true).custom_flags(at_once()).open(path);
         let file = file.on_file("open", path)?;
         let meta = file.metadata().on_file("look at", path)?;
+        if let Some(len) = dax::device_len(&meta).on_file("look at", path)? {
+            return Self::device(domain, path, len, writable);
+        }
         if !meta.is_file() {
             return Err(Failure::Usage(format!(
-                "{}: not a regular file",
+                "{}: neither a regular file nor a device-dax device",
                 path.display()
             )));
         }
@@ -78,7 +84,42 @@ impl Hosted {
         Ok(Self {
             len,
             segments,
-            digest: digest_words(hash),
+            digest: Some(digest_words(hash)),
+        })
+    }
+
+    /// Maps and pins a device-dax device.
+    fn device(domain: &Domain, path: &Path, len: u64, writable: bool) -> Result<Self> {
+        let mut options = File::options();
+        let file = options.read(true).write(writable).open(path);
+        let file = file.on_file("open", path)?;
+        let size = usize::try_from(len)
+            .map_err(|_| Failure::Usage(format!("{}: too large", path.display())))?;
+        let memory = match writable {
+            true => Memory::from_file_shared(&file, size),
+            false => Memory::from_file(&file, size),
+        };
+        let memory = Arc::new(memory.during("map device")?);
+        let step = usize::try_from(SEGMENT).unwrap_or(usize::MAX);
+        let mut segments = Vec::new();
+        for at in (0..size).step_by(step) {
+            let access = match writable {
+                true => Access::REMOTE_READ | Access::REMOTE_WRITE,
+                false => Access::REMOTE_READ,
+            };
+            let mut attr = RegionAttr::new(access)
+                .range(at..size.min(at + step))
+                .dynamic_keys();
+            if writable {
+                attr = attr.persistent();
+            }
+            let region = domain.register_with(memory.clone(), &attr);
+            segments.push(region.during("register")?);
+        }
+        Ok(Self {
+            len,
+            segments,
+            digest: None,
         })
     }
 
@@ -90,7 +131,28 @@ impl Hosted {
         self.segments.get(usize::try_from(index).ok()?)
     }
 
+    /// Returns whether this is a device.
+    pub(super) fn is_device(&self) -> bool {
+        self.digest.is_none()
+    }
+
     pub(super) fn digest(&self) -> [u64; 4] {
-        self.digest
+        self.digest.unwrap_or_else(|| self.digest_of(self.len))
+    }
+
+    /// Reads the first `total` bytes for their digest.
+    pub(super) fn digest_of(&self, total: u64) -> [u64; 4] {
+        let mut hash = Sha256::new();
+        let mut part = vec![0; 1 << 20];
+        let mut rest = usize::try_from(total).unwrap_or(usize::MAX);
+        for region in &self.segments {
+            for from in (0..region.len().min(rest)).step_by(part.len()) {
+                let part = &mut part[..(region.len().min(rest) - from).min(1 << 20)];
+                region.read_at(from, part);
+                hash.update(part);
+            }
+            rest = rest.saturating_sub(region.len());
+        }
+        digest_words(hash)
     }
 }
