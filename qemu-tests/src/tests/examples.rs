@@ -3,12 +3,14 @@
 //! The samples of the folder `examples`: each runs, prints its steps, and leaves nothing.
 
 use super::kernel::{log_end, records};
+use super::pmem::Device;
+use crate::harness::caps::ARRIVED_WRITES;
 use crate::harness::guest::{load, module_users, run, unload, until};
-use crate::harness::{Ctx, Test, ONE, SHM};
+use crate::harness::{Ctx, Test, NETNS, ONE, SHM};
 use crate::pair::WAIT;
 use anyhow::{ensure, Context, Result};
-use std::io::{BufRead, BufReader, Read};
-use std::process::{Command, Stdio};
+use std::io::{BufRead, BufReader, Read, Write};
+use std::process::{Child, Command, Stdio};
 
 /// The topic's tests.
 pub const TESTS: &[Test] = &[
@@ -40,6 +42,10 @@ pub const TESTS: &[Test] = &[
         script,
     )
     .on(ONE),
+    Test::pair("examples.log_in_persistent_memory_recovers", log)
+        .on(SHM | NETNS)
+        .needs(ARRIVED_WRITES)
+        .seconds(10),
     Test::alone("examples.tokio_tasks_exchange_messages", tokio).seconds(8),
 ];
 
@@ -152,6 +158,82 @@ fn program(ctx: &mut Ctx) -> Result<()> {
         "sent: done",
     ];
     between(ctx, "kfi-example", &server, &client)
+}
+
+/// Starts `kfi-pmlog` on the NVDIMM of node 1, and waits until it listens.
+fn log_server(ctx: &Ctx, device: &str) -> Result<Child> {
+    let own = ctx.env.addr.to_string();
+    let mut running = Command::new("kfi-pmlog")
+        .args(["serve", device, &own, PORT, ctx.provider()])
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .spawn()?;
+    let mut said = String::new();
+    let out = running.stdout.take().context("no output")?;
+    BufReader::new(out).read_line(&mut said)?;
+    ensure!(said.starts_with("listening"), "the server: {said}");
+    Ok(running)
+}
+
+/// Appends a line for each number, until `kill` of them are reported; then kills the program.
+fn append_and_kill(ctx: &Ctx, numbers: std::ops::Range<u32>, kill: usize) -> Result<Vec<String>> {
+    let peer = ctx.env.peer.to_string();
+    let mut running = Command::new("kfi-pmlog")
+        .args(["append", &peer, PORT, ctx.provider()])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()?;
+    let mut input = running.stdin.take().context("no input")?;
+    let lines: Vec<String> = numbers.map(|n| format!("record {n}")).collect();
+    input.write_all((lines.join("\n") + "\n").as_bytes())?;
+    let out = BufReader::new(running.stdout.take().context("no output")?);
+    // The first line reports the recovery.
+    let told = out.lines().skip(1).take(kill).count();
+    running.kill()?;
+    running.wait()?;
+    ensure!(told == kill, "only {told} records are appended");
+    Ok(lines[..kill].to_vec())
+}
+
+/// Returns the records in the log.
+fn records_of(ctx: &Ctx) -> Result<Vec<String>> {
+    let peer = ctx.env.peer.to_string();
+    let said = run("kfi-pmlog", &["show", &peer, PORT, ctx.provider()])?;
+    let record = |line: &str| line.split_once(": ").map(|(_, text)| text.to_owned());
+    Ok(said.lines().filter_map(record).collect())
+}
+
+fn log(ctx: &mut Ctx) -> Result<()> {
+    if ctx.first() {
+        let (device, _) = Device::Nvdimm.make()?;
+        let device = device.display().to_string();
+        for _ in 0..2 {
+            let mut server = log_server(ctx, &device)?;
+            ctx.barrier("listening")?;
+            ctx.barrier("done")?;
+            server.kill()?;
+            server.wait()?;
+            ctx.barrier("stopped")?;
+        }
+        return Ok(());
+    }
+    ctx.barrier("listening")?;
+    let before = records_of(ctx)?;
+    let mut told = append_and_kill(ctx, 0..100, 20)?;
+    told.extend(append_and_kill(ctx, 100..104, 4)?);
+    let there = records_of(ctx)?;
+    // A record that was not reported may be there, too.
+    let mut found = there.iter().skip(before.len());
+    for record in &told {
+        ensure!(found.any(|it| it == record), "no {record} in {there:?}");
+    }
+    ctx.barrier("done")?;
+    ctx.barrier("stopped")?;
+    ctx.barrier("listening")?;
+    let again = records_of(ctx)?;
+    ensure!(again == there, "{again:?} instead of {there:?}");
+    ctx.barrier("done")?;
+    ctx.barrier("stopped")
 }
 
 fn pingpong(ctx: &mut Ctx) -> Result<()> {

@@ -1,0 +1,280 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! An append-only log in the persistent memory of another host.
+//!
+//! ```text
+//! kfi-pmlog serve /dev/dax0.0 ADDRESS PORT [PROVIDER]     # the host with the memory
+//! kfi-pmlog append ADDRESS PORT [PROVIDER] <LINES         # appends each line
+//! kfi-pmlog show ADDRESS PORT [PROVIDER]                  # prints all records
+//! ```
+//!
+//! The server only opens its memory to clients, one after another: a client appends and recovers by
+//! one-sided operations. A record is appended if `append` has printed its number, and then survives
+//! a power failure of the server's host.
+//!
+//! # Layout
+//!
+//! | bytes | content |
+//! |---|---|
+//! | 0–7 | the log's number, drawn when the log is created |
+//! | 8–15 | a commit word that covers the log's number |
+//! | then, for each record: 8 bytes | the record's commit word |
+//! | | the record, filled up to a multiple of 8 bytes |
+//!
+//! A commit word holds the length of the record and a check of the log's number, the position and
+//! the length. The record is made durable first, then its commit word. So a valid word means a whole
+//! record, and the first invalid word is the end of the log. Words of an older log do not pass the
+//! check, nor does a word that a power failure has torn.
+
+#![forbid(unsafe_code)]
+
+use std::fs::{self, File};
+use std::hash::{BuildHasher, RandomState};
+use std::io::{stdin, BufRead};
+use std::path::Path;
+use std::time::Duration;
+
+use kfabric::{
+    resolve, Access, Bind, Caps, CompletionQueue, Device, Domain, Endpoint, EndpointAttr, Event,
+    EventQueue, Fabric, Format, Hints, Info, Memory, Op, Region, RegionAttr, RemoteMem,
+};
+
+type Result<T> = std::result::Result<T, Box<dyn std::error::Error>>;
+
+/// Timeout of each wait.
+const WAIT: Duration = Duration::from_secs(60);
+/// Bytes of the longest record.
+const LONGEST: usize = 65_536;
+/// Position of the first record's commit word.
+const FIRST: u64 = 16;
+
+/// Returns the commit word of `len` bytes at a position of a log.
+fn commit_word(log: u64, at: u64, len: u64) -> u64 {
+    let mut mixed = log ^ at.rotate_left(32) ^ len;
+    for factor in [0xbf58_476d_1ce4_e5b9, 0x94d0_49bb_1331_11eb] {
+        mixed = (mixed ^ (mixed >> 31)).wrapping_mul(factor);
+    }
+    (mixed >> 32) << 32 | len
+}
+
+/// Returns the length in a commit word, if the word is valid.
+fn length(log: u64, at: u64, word: u64) -> Option<usize> {
+    let len = word & u64::from(u32::MAX);
+    let valid = word == commit_word(log, at, len) && (1..=LONGEST as u64).contains(&len);
+    valid.then_some(len as usize)
+}
+
+/// Bytes from a record's commit word to the next one.
+fn step(len: usize) -> u64 {
+    8 + len.next_multiple_of(8) as u64
+}
+
+/// The objects that both sides need.
+struct Node {
+    fabric: Fabric,
+    domain: Domain,
+    events: EventQueue,
+    completions: CompletionQueue,
+    info: Info,
+}
+
+impl Node {
+    /// Opens the best device that matches the hints and has durable writes.
+    fn open(hints: &Hints) -> Result<Self> {
+        let device = Device::open()?;
+        let offers = device.info(&hints.clone().caps(Caps::RMA | Caps::RMA_PMEM))?;
+        let info = offers.into_iter().next();
+        let info = info.ok_or("no device with durable writes reaches that address")?;
+        let fabric = device.fabric(&info)?;
+        let domain = fabric.domain(&info)?;
+        Ok(Self {
+            events: fabric.event_queue(0)?,
+            completions: domain.completion_queue(0, Format::Data)?,
+            fabric,
+            domain,
+            info,
+        })
+    }
+
+    /// Binds the queues to an endpoint and enables the endpoint.
+    fn enable(&self, endpoint: &Endpoint) -> Result<()> {
+        endpoint.bind_event_queue(&self.events)?;
+        endpoint.bind_completion_queue(&self.completions, Bind::TRANSMIT | Bind::RECV)?;
+        Ok(endpoint.enable()?)
+    }
+}
+
+/// Returns the length of a device-dax device in bytes.
+fn device_len(path: &Path) -> Result<usize> {
+    let name = path.file_name().unwrap_or_default();
+    let at = Path::new("/sys/bus/dax/devices").join(name).join("size");
+    Ok(fs::read_to_string(at)?.trim().parse()?)
+}
+
+fn serve(path: &Path, hints: &Hints, address: &str, port: u16) -> Result<()> {
+    let node = Node::open(&hints.clone().source(address, port))?;
+    let file = File::options().read(true).write(true).open(path)?;
+    let memory = Memory::from_file_shared(&file, device_len(path)?)?;
+    // Refused if a write to this memory cannot be durable.
+    let attr = RegionAttr::new(Access::REMOTE).dynamic_keys().persistent();
+    let region = node.domain.register_with(memory, &attr)?;
+    let key = region.alloc_keys(1)?.remove(0);
+    let listener = node
+        .fabric
+        .passive_endpoint(&node.events, resolve(address, port)?, 0)?;
+    listener.listen(0)?;
+    println!("listening on {address}, provider {}", node.info.provider());
+    loop {
+        let Event::ConnRequest(request) = node.events.wait(Duration::MAX)? else {
+            continue;
+        };
+        // A client has a key of its own, which ends with the client.
+        let len = region.len() as u64;
+        let remote = key.assign(0, len, Access::REMOTE)?;
+        let endpoint = node
+            .domain
+            .endpoint_for(request, &EndpointAttr::default())?;
+        node.enable(&endpoint)?;
+        let size = len.to_le_bytes();
+        endpoint.accept(&[&remote.to_raw()[..], &size].concat())?;
+        while !matches!(
+            node.events.wait(Duration::MAX)?,
+            Event::Shutdown { .. } | Event::ConnFailed(_)
+        ) {}
+        key.revoke()?;
+    }
+}
+
+/// A client's view of the log.
+struct Log {
+    node: Node,
+    endpoint: Endpoint,
+    remote: RemoteMem,
+    /// Bytes of the server's memory.
+    size: u64,
+    buffer: Region,
+    /// The log's number.
+    number: u64,
+    /// Position behind the last record.
+    end: u64,
+}
+
+impl Log {
+    fn open(hints: &Hints, address: &str, port: u16) -> Result<Self> {
+        let node = Node::open(&hints.clone().destination(address, port))?;
+        let endpoint = node.domain.endpoint(&EndpointAttr::default())?;
+        node.enable(&endpoint)?;
+        endpoint.connect(resolve(address, port)?, &[])?;
+        let data = node.events.wait(WAIT)?.connected()?;
+        // A fabric may pad the data.
+        let (raw, rest) = data
+            .split_at_checked(RemoteMem::RAW_LEN)
+            .ok_or("no key came")?;
+        let size = rest.first_chunk().ok_or("no length came")?;
+        let memory = Memory::anonymous(LONGEST)?;
+        let buffer = node.domain.register(memory, Access::READ | Access::WRITE)?;
+        Ok(Self {
+            remote: RemoteMem::from_raw(raw)?,
+            size: u64::from_le_bytes(*size),
+            node,
+            endpoint,
+            buffer,
+            number: 0,
+            end: FIRST,
+        })
+    }
+
+    /// Executes an operation.
+    fn run(&self, op: &Op<'_>) -> Result<()> {
+        self.endpoint.post(op)?;
+        self.node.completions.wait(WAIT)?.ok()?;
+        Ok(())
+    }
+
+    /// Reads the bytes of the log at a position.
+    fn read(&self, at: u64, len: usize) -> Result<Vec<u8>> {
+        let segment = self.buffer.segment(0..len);
+        self.run(&Op::read(&[segment], self.remote.offset(at)))?;
+        Ok(self.buffer.to_vec(0, len))
+    }
+
+    fn read_word(&self, at: u64) -> Result<u64> {
+        let bytes = self.read(at, 8)?;
+        Ok(u64::from_le_bytes(bytes.as_slice().try_into()?))
+    }
+
+    /// Writes a word, which is durable when this returns.
+    fn write_word(&self, at: u64, word: u64) -> Result<()> {
+        let bytes = word.to_le_bytes();
+        let write = Op::inject_write(&bytes, self.remote.offset(at));
+        self.run(&write.durable().completion())
+    }
+
+    /// Finds the end of the log, and passes each record to `each`. Creates the log if there is none.
+    fn recover(&mut self, mut each: impl FnMut(u64, &[u8])) -> Result<u64> {
+        self.number = self.read_word(0)?;
+        if self.read_word(8)? != commit_word(self.number, 8, 8) {
+            self.number = RandomState::new().hash_one(self.number);
+            self.write_word(0, self.number)?;
+            self.write_word(8, commit_word(self.number, 8, 8))?;
+        }
+        let mut count = 0;
+        while self.end + 8 <= self.size {
+            let word = self.read_word(self.end)?;
+            let Some(len) = length(self.number, self.end, word) else {
+                break;
+            };
+            each(count, &self.read(self.end + 8, len)?);
+            self.end += step(len);
+            count += 1;
+        }
+        Ok(count)
+    }
+
+    /// Appends a record, which is durable when this returns.
+    fn append(&mut self, record: &[u8]) -> Result<()> {
+        if record.is_empty() || record.len() > LONGEST {
+            return Err(format!("a record has 1 to {LONGEST} bytes").into());
+        }
+        if self.end + step(record.len()) > self.size {
+            return Err("the log is full".into());
+        }
+        self.buffer.write_at(0, record);
+        let segment = self.buffer.segment(0..record.len());
+        let write = Op::write(&[segment], self.remote.offset(self.end + 8));
+        self.run(&write.durable())?;
+        let word = commit_word(self.number, self.end, record.len() as u64);
+        self.write_word(self.end, word)?;
+        self.end += step(record.len());
+        Ok(())
+    }
+}
+
+fn append(mut log: Log) -> Result<()> {
+    let first = log.recover(|_, _| ())?;
+    println!("recovered {first} records");
+    for (number, line) in (first..).zip(stdin().lock().lines()) {
+        log.append(line?.as_bytes())?;
+        println!("appended {number}");
+    }
+    Ok(())
+}
+
+fn show(mut log: Log) -> Result<()> {
+    log.recover(|number, record| println!("{number}: {}", String::from_utf8_lossy(record)))?;
+    Ok(())
+}
+
+fn main() -> Result<()> {
+    let args: Vec<String> = std::env::args().skip(1).collect();
+    let args: Vec<&str> = args.iter().map(String::as_str).collect();
+    // An empty name matches every provider.
+    let hints = |at: usize| Hints::new().provider(args.get(at).copied().unwrap_or_default());
+    match args[..] {
+        ["serve", path, address, port, ..] => {
+            serve(Path::new(path), &hints(4), address, port.parse()?)
+        }
+        ["append", address, port, ..] => append(Log::open(&hints(3), address, port.parse()?)?),
+        ["show", address, port, ..] => show(Log::open(&hints(3), address, port.parse()?)?),
+        _ => Err("usage: kfi-pmlog serve DEVICE | append | show ADDRESS PORT [PROVIDER]".into()),
+    }
+}
