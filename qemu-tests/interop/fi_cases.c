@@ -12,6 +12,7 @@
 #include "fi_cases_data.h"
 #include "fi_cases_info.h"
 #include "fi_cases_keys.h"
+#include "fi_cases_pmem.h"
 #include "fi_cases_rdm.h"
 
 /* ---- connections ---- */
@@ -653,6 +654,7 @@ static const struct {
 } cases[] = {
 	{ "registration", registration },
 	{ "rma", rma },
+	{ "durable", durable },
 	{ "wrong_key", wrong_key },
 	{ "closed_region", closed_region },
 	{ "atomics", atomics },

@@ -3,9 +3,10 @@
 //! The libfabric plug-in, loaded by the distribution's libfabric: `fi_pingpong` between two
 //! nodes, and `interop/fi_cases.c`, which calls libfabric as any program does.
 
-use crate::harness::caps::{ATOMICS, IB_TRANSPORT, IMMEDIATE_DATA, REMOTE_ERRORS};
+use super::pmem::Device;
+use crate::harness::caps::{ARRIVED_WRITES, ATOMICS, IB_TRANSPORT, IMMEDIATE_DATA, REMOTE_ERRORS};
 use crate::harness::guest::until;
-use crate::harness::{Ctx, Test};
+use crate::harness::{Ctx, Test, NETNS, SHM};
 use crate::pair::WAIT;
 use anyhow::{ensure, Context, Result};
 use std::fs::File;
@@ -35,6 +36,19 @@ pub const TESTS: &[Test] = &[
         |c| cases(c, &["registration", "rma", "wrong_key", "closed_region"]),
     )
     .needs(IMMEDIATE_DATA)
+    .seconds(10),
+    Test::pair(
+        "ofi.p10_durable_writes_to_persistent_memory_complete",
+        |c| {
+            if c.first() {
+                let (device, _) = Device::Nvdimm.make()?;
+                std::env::set_var("FI_CASES_DAX", device);
+            }
+            cases(c, &["durable"])
+        },
+    )
+    .on(SHM | NETNS)
+    .needs(ARRIVED_WRITES)
     .seconds(10),
     Test::pair("ofi.keys_of_parts_uses_and_endpoints_are_separate", |c| {
         cases(

@@ -25,7 +25,8 @@ const CAPS: u64 = abi::KFI_MSG
     | abi::KFI_RECV
     | abi::KFI_SEND
     | abi::KFI_REMOTE_READ
-    | abi::KFI_REMOTE_WRITE;
+    | abi::KFI_REMOTE_WRITE
+    | abi::KFI_RMA_PMEM;
 /// Capabilities that the kernel knows by other values than libfabric.
 const COMM: [(u64, u64); 2] = [
     (abi::KFI_LOCAL_COMM, FI_LOCAL_COMM),

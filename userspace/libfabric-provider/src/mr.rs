@@ -5,7 +5,7 @@ use std::ffi::{c_int, c_void};
 use std::mem::offset_of;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
-use kfabric::{Access, Key, Region, RegionAttr, SubRegion};
+use kfabric::{Access, Key, Persistence, Region, RegionAttr, SubRegion};
 
 use crate::domain::Domain;
 use crate::ep::Endpoint;
@@ -179,6 +179,9 @@ impl Base {
         if let Some(key) = &wanted.key {
             attr = attr.auth_key(key.clone());
         }
+        if wanted.flags & FI_RMA_PMEM != 0 {
+            attr = attr.persistent();
+        }
         let plain = attr.clone();
         if single {
             attr = attr.dynamic_keys();
@@ -313,6 +316,10 @@ impl Mr {
         if !self.window.access.contains(wanted.access) {
             return Err(libc::EACCES);
         }
+        let durable = base.region.persistence() == Persistence::Adr;
+        if wanted.flags & FI_RMA_PMEM != 0 && !durable {
+            return Err(libc::EINVAL);
+        }
         let peers = remote(wanted.access);
         let (own, key) = match peers.is_empty() {
             true => (None, NOTAVAIL),
@@ -399,7 +406,7 @@ unsafe fn register(
     unsafe {
         let domain = object::body::<Domain>(domain);
         object::open(to, context, |_| {
-            if flags & !(NOCACHE | FI_MR_SINGLE_USE) != 0 {
+            if flags & !(NOCACHE | FI_MR_SINGLE_USE | FI_RMA_PMEM) != 0 {
                 return Err(FI_EBADFLAGS as Errno);
             }
             if count != 1 {
