@@ -36,6 +36,8 @@
 //! | [`window`] | a part of a memory, and its address for peers |
 //! | [`key_values`] | sources of key values |
 //! | [`group`] | protection groups |
+//! | [`index`] | the keys of a group by their values |
+//! | [`write_back`] | writing bytes under a key back, for a peer's commit |
 //! | [`deferred`] | holds of a domain's operations while ordered keys are assigned |
 //!
 //! [`Mr::open`]: crate::ib::mr::Mr::open
@@ -45,6 +47,7 @@ pub(crate) mod deferred;
 pub(crate) mod fast;
 pub(crate) mod full;
 pub(crate) mod group;
+mod index;
 pub(crate) mod key_values;
 pub(crate) mod policy;
 pub(crate) mod revoke;

@@ -49,8 +49,7 @@ pub(crate) trait Resource: Send + Sync {
     /// later, because it may be waiting for the caller.
     fn fail(&self, _group: GroupId, _err: u32) {}
 
-    /// Returns the object, if others search for objects of its type: a key slot, or the `Arc` of a
-    /// connection.
+    /// Returns the object, if others search for objects of its type: the `Arc` of a connection.
     fn as_any(&self) -> Option<&dyn Any> {
         None
     }

@@ -8,16 +8,9 @@ use super::{
     link::Channel,
     Owner, //
 };
-use crate::{
-    ib::persist::{
-        self,
-        Flush, //
-    },
-    key::slot::KeySlot,
-    resource::{
-        Class,
-        Resource, //
-    }, //
+use crate::ib::persist::{
+    self,
+    Flush, //
 };
 use kfabric::{
     base::errno::eproto,
@@ -70,30 +63,15 @@ pub(super) fn serve<H: Owner>(channel: &Channel<H>, message: &[u8]) -> Result {
 
 /// Writes a range back, in stretches. The key can be revoked in between.
 fn write_back<H: Owner>(channel: &Channel<H>, flush: &Flush, range: &Range) -> Result<(), Status> {
-    let group = channel.conn.group();
-    let (id, resources) = (group.id(), &group.device().resources);
-    let write = |resource: &dyn Resource| {
-        let key: &KeySlot = resource.as_any()?.downcast_ref()?;
-        let key = Some(key).filter(|key| key.may_have(id, range.key))?;
-        let mut done = 0;
-        loop {
-            match key.write_back(flush, range, done) {
-                Some(Ok(n)) => done += n,
-                Some(Err(status)) => return Some(Err(status)),
-                // Another slot may have the key, unless this slot had it before.
-                None if done == 0 => return None,
-                None => return Some(Err(Status::Revoked)),
-            }
-            if done >= range.len {
-                return Some(Ok(()));
-            }
-            if channel.stopping.load(Ordering::Acquire) {
-                return Some(Err(Status::Closing));
-            }
-            persist::resched();
+    let mut done = 0;
+    loop {
+        done += channel.conn.group().write_back(flush, range, done)?;
+        if done >= range.len {
+            return Ok(());
         }
-    };
-    resources
-        .find(Class::Key, write)
-        .unwrap_or(Err(Status::Revoked))
+        if channel.stopping.load(Ordering::Acquire) {
+            return Err(Status::Closing);
+        }
+        persist::resched();
+    }
 }

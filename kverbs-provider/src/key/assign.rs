@@ -71,7 +71,7 @@ impl KeySlot {
     }
 
     /// Commits a registration that succeeded: the slot becomes `Fast`.
-    fn commit(&self, made: Registration<'_>) {
+    fn commit(self: &Arc<Self>, made: Registration<'_>) {
         let mut slot = self.place.lock();
         stats::FAST.add(1);
         self.opened(&mut slot, &made.mr, made.window, made.access);
@@ -108,7 +108,7 @@ impl KeySlot {
 /// # Errors
 ///
 /// - `EINVAL` if the slot belongs to another provider.
-fn slot_of<'a>(order: &KeyAssign<'a>) -> Result<&'a KeySlot> {
+fn slot_of<'a>(order: &KeyAssign<'a>) -> Result<&'a Arc<KeySlot>> {
     let key = order.slot.as_any().downcast_ref::<Key>().ok_or(EINVAL)?;
     Ok(&key.inner)
 }

@@ -1,7 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0
 //! Full registrations: `ib_reg_user_mr()` of user memory, for local use or for one key.
 
-use kernel::prelude::*;
+use kernel::{
+    prelude::*,
+    sync::Arc, //
+};
 
 use super::{
     group::Group,
@@ -155,7 +158,7 @@ impl KeySlot {
     ///
     /// - `EMSGSIZE` if the region is kernel memory.
     pub(super) fn assign_full(
-        &self,
+        self: &Arc<Self>,
         live: &Live<'_>,
         window: Window,
         access: Access,

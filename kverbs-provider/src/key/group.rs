@@ -25,6 +25,7 @@ use kernel::{
 use super::{
     deferred::Holds,
     fast::Registrar,
+    index::Index,
     key_values::Values, //
 };
 use crate::{
@@ -62,6 +63,8 @@ struct Inner {
     worn: Mutex<KVec<(Mr, u32)>>,
     values: Values,
     base: u64,
+    #[pin]
+    index: Index,
 }
 
 /// Returns the address base for a group with values of its own. The bases of 2^20 consecutive groups
@@ -141,6 +144,7 @@ impl Group {
                 worn <- new_mutex!(KVec::new(), "kverbs_worn"),
                 values: source,
                 base,
+                index <- Index::new(),
             }),
             GFP_KERNEL_ACCOUNT,
         )?;
@@ -220,6 +224,11 @@ impl Group {
     /// Returns the source of the values of the group's keys.
     pub(crate) fn values(&self) -> &Values {
         &self.inner.values
+    }
+
+    /// Returns the group's keys by their values.
+    pub(super) fn index(&self) -> &Index {
+        &self.inner.index
     }
 
     /// Returns the offset that is added to the addresses by which peers know the group's memory.

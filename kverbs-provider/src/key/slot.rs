@@ -1,10 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 //! Key slots: their states, the region in reserve, and revoking a key.
 
-use core::{
-    any::Any,
-    sync::atomic::AtomicU64, //
-};
+use core::any::Any;
 use kernel::{
     bindings,
     impl_has_delayed_work,
@@ -24,6 +21,7 @@ use kernel::{
 
 use super::{
     group::Group,
+    index::Entry,
     key_values::Values,
     revoke::revoke_one,
     window::{
@@ -92,6 +90,8 @@ pub(super) struct Slot {
     /// Charge for the region in reserve or under the key. A replacement region uses the same
     /// charge.
     charge: Option<Charge>,
+    /// The slot's entry in the group's index of keys.
+    pub(super) entry: Entry,
 }
 
 impl Slot {
@@ -117,8 +117,6 @@ impl Slot {
 pub(crate) struct KeySlot {
     #[pin]
     pub(super) place: Mutex<Slot>,
-    /// The value of the key, or a former one, for searches without the lock; 0: none.
-    pub(super) value: AtomicU64,
     pub(super) mem: Arc<Memory>,
     /// Keeps the registration for local use as long as the slot.
     _region: Arc<dyn RegionOps>,
@@ -354,10 +352,6 @@ impl Regions for Tried<'_> {
 }
 
 impl Resource for KeySlot {
-    fn as_any(&self) -> Option<&dyn Any> {
-        Some(self)
-    }
-
     fn device_gone(&self) {
         let mut slot = self.place.lock();
         self.revoke(&mut slot);
@@ -366,6 +360,7 @@ impl Resource for KeySlot {
         slot.spent = None;
         slot.list = None;
         slot.charge = None;
+        self.group.index().remove(&mut slot.entry, self);
     }
 }
 
@@ -385,6 +380,7 @@ impl Key {
         let device = group.device().clone();
         let live = device.enter()?;
         let charge = group.pd()?.charge(&live)?;
+        let entry = Entry::new()?;
         let inner = Arc::pin_init(
             pin_init!(KeySlot {
                 place <- new_mutex!(
@@ -395,10 +391,10 @@ impl Key {
                     list: None,
                     promised: false,
                     charge,
+                    entry,
                 },
                     "kverbs_key"
                 ),
-                value: AtomicU64::new(0),
                 mem,
                 _region: region,
                 group,

@@ -1,16 +1,19 @@
 // SPDX-License-Identifier: GPL-2.0
 //! Writing bytes under a key back to persistent memory, for a peer's commit.
 //!
-//! A commit names the key by its value. The device's list of keys is searched without the locks of
-//! the slots. The slot's lock is the gate: a revocation takes it too, so it waits for one stretch of
-//! [`STRETCH`] bytes at most.
+//! A commit names the key by its value. The search goes through the keys of the connection's group
+//! alone, in the group's index. The slot's lock is the gate: a revocation takes it too, so it waits
+//! for one stretch of [`STRETCH`] bytes at most.
 
-use core::sync::atomic::Ordering;
+use kernel::sync::Arc;
 
-use super::slot::{
-    KeySlot,
-    Slot,
-    State, //
+use super::{
+    group::Group,
+    slot::{
+        KeySlot,
+        Slot,
+        State, //
+    }, //
 };
 use crate::{
     ib::{
@@ -20,8 +23,7 @@ use crate::{
         },
         persist, //
     },
-    key::window::Window,
-    resource::GroupId, //
+    key::window::Window, //
 };
 use kfabric::pure::commit::{
     Range,
@@ -44,14 +46,15 @@ impl Slot {
 
 impl KeySlot {
     /// Records the slot's new key.
-    pub(super) fn opened(&self, slot: &mut Slot, mr: &Mr, window: Window, access: Access) {
+    pub(super) fn opened(
+        self: &Arc<Self>,
+        slot: &mut Slot,
+        mr: &Mr,
+        window: Window,
+        access: Access,
+    ) {
         slot.open = Some((window, access));
-        self.value.store(u64::from(mr.rkey()), Ordering::Release);
-    }
-
-    /// Returns whether the slot has or had the key `value` in `group`. Takes no lock.
-    pub(crate) fn may_have(&self, group: GroupId, value: u64) -> bool {
-        value != 0 && self.value.load(Ordering::Acquire) == value && self.group.id() == group
+        self.group.index().set(&mut slot.entry, self, mr.rkey());
     }
 
     /// Writes the next bytes of a range back, after the first `done` bytes. Returns the number of
@@ -60,7 +63,7 @@ impl KeySlot {
     /// The bytes are durable after the fence of the [`persist::Flush`].
     ///
     /// Context: process; may sleep. Locking: none held.
-    pub(crate) fn write_back(
+    fn write_back(
         &self,
         flush: &persist::Flush,
         range: &Range,
@@ -82,5 +85,30 @@ impl KeySlot {
         // CAST: At most `STRETCH`.
         flush.write_back(&self.mem, at, n as usize);
         Some(Ok(n))
+    }
+}
+
+impl Group {
+    /// Writes the next bytes of a range back, after the first `done` bytes, at most [`STRETCH`].
+    /// Returns the number of bytes, at least one unless the range has none left.
+    ///
+    /// The bytes are durable after the fence of the [`persist::Flush`].
+    ///
+    /// Context: process; may sleep. Locking: none held.
+    ///
+    /// # Errors
+    ///
+    /// - [`Status::Revoked`] if the group has no such key.
+    /// - [`Status::Refused`] if the key does not let peers write the range.
+    /// - [`Status::Unsupported`] if the memory cannot be made durable by the processor.
+    pub(crate) fn write_back(
+        &self,
+        flush: &persist::Flush,
+        range: &Range,
+        done: u64,
+    ) -> Result<u64, Status> {
+        let write = |slot: &KeySlot| slot.write_back(flush, range, done);
+        let found = self.index().find(range.key, write);
+        found.unwrap_or(Err(Status::Revoked))
     }
 }
