@@ -10,6 +10,7 @@
 #include <linux/inetdevice.h>
 #include <linux/kcov.h>
 #include <linux/libnvdimm.h>
+#include <linux/memcontrol.h>
 #include <linux/mm.h>
 #include <linux/module.h>
 #include <linux/moduleparam.h>
@@ -17,6 +18,7 @@
 #include <linux/random.h>
 #include <linux/scatterlist.h>
 #include <linux/sched.h>
+#include <linux/sched/mm.h>
 #include <linux/swiotlb.h>
 #include <linux/sysfs.h>
 #include <linux/user_namespace.h>
@@ -794,6 +796,21 @@ void kverbs_durable_fence(void)
 void kverbs_cond_resched(void)
 {
 	cond_resched();
+}
+
+struct mem_cgroup *kverbs_memcg_get(void)
+{
+	return get_mem_cgroup_from_mm(current->mm);
+}
+
+void kverbs_memcg_put(struct mem_cgroup *memcg)
+{
+	mem_cgroup_put(memcg);
+}
+
+struct mem_cgroup *kverbs_memcg_enter(struct mem_cgroup *memcg)
+{
+	return set_active_memcg(memcg);
 }
 
 #ifdef CONFIG_KCOV

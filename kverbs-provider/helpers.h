@@ -200,6 +200,12 @@ void kverbs_stay(void);
 void kverbs_durable_fence(void);
 void kverbs_cond_resched(void);
 
+/* Returns a reference to the memory cgroup of the current task, or NULL without memory cgroups. */
+struct mem_cgroup *kverbs_memcg_get(void);
+void kverbs_memcg_put(struct mem_cgroup *memcg);
+/* Charges the current task's memory to @memcg from now on. Returns the former value. */
+struct mem_cgroup *kverbs_memcg_enter(struct mem_cgroup *memcg);
+
 #ifdef CONFIG_KCOV
 /*
  * Begins to record the executed code for the tracer of the provider's callbacks. Returns false if

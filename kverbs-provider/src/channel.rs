@@ -5,7 +5,7 @@
 //! A connection of endpoints has up to two channels, one for each direction. The end whose writes are to
 //! be durable opens its channel with the first commit. The target accepts the channel through a listener
 //! of its network namespace, which exists while a domain there has persistent memory registered.
-//! A channel is in the protection domain of the endpoint, and under the endpoint's auth key.
+//! A channel is in a protection domain of its own, without keys, and under the endpoint's auth key.
 //!
 //! Locking: the control lock of a connection, then [`Channels`], then the control lock of a channel. A
 //! channel's work item holds no lock while it completes writes or writes cache lines back.
@@ -16,11 +16,13 @@
 //! | module | contents |
 //! |---|---|
 //! | [`channels`] | the channels of a connection |
+//! | [`index`] | the connections of a device, for requests |
 //! | [`link`] | a channel: its queue pair and its connection |
 //! | [`serve`] | the target's side: commits |
 //! | [`listener`] | the listener of a network namespace |
 
 pub(crate) mod channels;
+pub(crate) mod index;
 mod link;
 pub(crate) mod listener;
 mod serve;
@@ -31,7 +33,10 @@ use kernel::{
 };
 
 use crate::{
-    ib::qp::QpSize,
+    ib::{
+        memcg::MemCgroup,
+        qp::QpSize, //
+    },
     key::group::Group, //
 };
 use kfabric::{
@@ -47,11 +52,17 @@ pub(crate) trait Owner: Send + Sync + Sized + 'static {
     /// Returns the connection's protection group.
     fn group(&self) -> &Arc<Group>;
 
+    /// Returns the memory cgroup of the endpoint's creator.
+    fn memcg(&self) -> &MemCgroup;
+
     /// Returns the endpoint's network namespace.
     fn net(&self) -> &Net;
 
     /// Returns the connection's channels.
     fn channels(&self) -> &channels::Channels<Self>;
+
+    /// Returns the connections of the device.
+    fn index(&self) -> &index::Index<Self>;
 
     /// Begins a COMMIT of the writes that wait for it, if none is outstanding. Stores the ranges, and
     /// returns the number of the COMMIT and the number of the ranges.

@@ -18,6 +18,8 @@ use kernel::{
 };
 
 use crate::{
+    channel::index::Index,
+    conn::connection::Connection,
     ib::{
         self,
         client::ClientOps,
@@ -70,6 +72,9 @@ pub(crate) struct Device {
     ib: Arc<ib::device::Device>,
     #[pin]
     pub(crate) resources: Resources,
+    /// The connections for which peers may open channels.
+    #[pin]
+    pub(crate) connections: Index<Connection>,
     going: AtomicBool,
     #[pin]
     tick: DelayedWork<Self>,
@@ -133,6 +138,7 @@ impl ClientOps for Device {
             pin_init!(Self {
                 ib,
                 resources <- Resources::new(),
+                connections <- Index::new(),
                 going: AtomicBool::new(false),
                 tick <- new_delayed_work!("kverbs_tick"),
             }),

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 //! Endpoints: the references of the core and of the device's resource list to a connection.
 
-use core::any::Any;
 use kernel::{
     prelude::*,
     sync::Arc, //
@@ -48,10 +47,6 @@ use kfabric::{
 struct Listed(Arc<Connection>);
 
 impl Resource for Listed {
-    fn as_any(&self) -> Option<&dyn Any> {
-        Some(&self.0)
-    }
-
     fn device_gone(&self) {
         let this = &self.0;
         <Connection as CmHandler>::event(

@@ -22,6 +22,7 @@ mod compat;
 pub(crate) mod device;
 pub(crate) mod dma;
 pub(crate) mod ipoib;
+pub(crate) mod memcg;
 pub(crate) mod mr;
 pub(crate) mod pd;
 pub(crate) mod persist;

@@ -2,7 +2,6 @@
 //! The provider's objects on a device, so that they can be ended when the device is removed.
 
 use core::{
-    any::Any,
     sync::atomic::{
         AtomicU64,
         Ordering, //
@@ -48,11 +47,6 @@ pub(crate) trait Resource: Send + Sync {
     /// When this returns, no peer can access memory by the connection. The consumer is notified
     /// later, because it may be waiting for the caller.
     fn fail(&self, _group: GroupId, _err: u32) {}
-
-    /// Returns the object, if others search for objects of its type: the `Arc` of a connection.
-    fn as_any(&self) -> Option<&dyn Any> {
-        None
-    }
 }
 
 /// The order in which resources are ended.
@@ -138,19 +132,6 @@ impl Resources {
     /// Calls `act` with each resource of a class, without the lock. May miss resources that are
     /// added meanwhile.
     fn for_each(&self, class: Class, act: impl Fn(&dyn Resource)) {
-        let _: Option<()> = self.find(class, |resource| {
-            act(resource);
-            None
-        });
-    }
-
-    /// Calls `found` with each resource of a class, without the lock, until it returns a value. May
-    /// miss resources that are added meanwhile.
-    pub(crate) fn find<T>(
-        &self,
-        class: Class,
-        mut found: impl FnMut(&dyn Resource) -> Option<T>,
-    ) -> Option<T> {
         let mut next = Ticket(class, 0);
         loop {
             let resource = {
@@ -160,11 +141,10 @@ impl Resources {
                     (ticket.0 == class).then(|| (*ticket, resource.clone()))
                 })
             };
-            let (Ticket(_, number), resource) = resource?;
-            let value = found(&*resource);
-            if value.is_some() {
-                return value;
-            }
+            let Some((Ticket(_, number), resource)) = resource else {
+                return;
+            };
+            act(&*resource);
             next = Ticket(class, number + 1);
         }
     }

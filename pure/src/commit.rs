@@ -9,6 +9,7 @@
 //! |---|---|---|---|
 //! | HELLO | initiator | the connection request | [`Hello`] |
 //! | WELCOME | target | the acceptance | [`Hello`] |
+//! | REFUSAL | target | the refusal | [`REFUSAL`]: no such channel now or later |
 //! | COMMIT | initiator | a message | up to [`RANGES_MAX`] ranges: [`write_request`], [`Request`] |
 //! | ANSWER | target | a message | a [`Status`] for each range: [`write_answer`], [`Answer`] |
 //!
@@ -43,6 +44,11 @@ const HELLO: u8 = 1;
 const WELCOME: u8 = 2;
 const COMMIT: u8 = 3;
 const ANSWER: u8 = 4;
+const REFUSED: u8 = 5;
+
+/// The message of a target that has no such channel, now or later. A refusal without it is one of the
+/// connection manager, for a cause that may end.
+pub const REFUSAL: [u8; 4] = [VERSION, REFUSED, 0, 0];
 
 /// Size of a message's head: version, kind, level, count, 4 bytes of 0, and the number of the request.
 const HEAD: usize = 16;
@@ -239,6 +245,11 @@ impl Hello {
     ) -> bool {
         self.is(WELCOME, ends, channel, check)
     }
+}
+
+/// Returns whether a message is [`REFUSAL`]. It may have zeroes behind it.
+pub fn is_refusal(message: &[u8]) -> bool {
+    message.starts_with(&REFUSAL)
 }
 
 /// Bytes of the target that an initiator has written.

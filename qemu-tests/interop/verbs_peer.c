@@ -11,7 +11,7 @@
  *   resolve S ADDRESS PORT      an identifier with a route
  *   qp S                        a queue pair for the identifier: ok NUMBER
  *   connect S PARAM HEX         sends a request; PARAM is seven numbers, see param()
- *   listen S ADDRESS            listens: ok PORT
+ *   listen S ADDRESS [PORT]     listens: ok PORT
  *   take L S MS                 slot S gets the next request of listener L: ok HEX
  *   accept S PARAM HEX          accepts the request
  *   reject S HEX
@@ -383,6 +383,7 @@ static int listen_on(struct slot *s, char **at)
 
 	if (new_id(s) || address(at, &on))
 		return -1;
+	on.sin_port = htons((uint16_t)num(at));
 	return rdma_bind_addr(s->id, (struct sockaddr *)&on) || rdma_listen(s->id, 64) ? -1 : 0;
 }
 

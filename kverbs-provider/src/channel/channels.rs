@@ -1,10 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 //! The channels of a connection.
 
-use core::sync::atomic::{
-    AtomicU32,
-    Ordering, //
-};
 use kernel::{
     prelude::*,
     sync::{
@@ -15,6 +11,10 @@ use kernel::{
 };
 
 use super::{
+    index::{
+        Index,
+        Room, //
+    },
     link::Channel,
     Owner, //
 };
@@ -28,7 +28,8 @@ use crate::{
         },
         sockaddr,
         work, //
-    }, //
+    },
+    key::group::Group, //
 };
 use kfabric::{
     base::errno::{
@@ -57,9 +58,37 @@ pub(crate) struct Identity {
     pub(crate) peer: SockAddr,
 }
 
+impl Identity {
+    /// Checks a request for a channel of a connection in `group`: its HELLO, the address `from` which
+    /// it comes, and the number of its queue pair.
+    ///
+    /// # Errors
+    ///
+    /// - `EACCES` if the request does not come from the connection's peer.
+    /// - `EOPNOTSUPP` if the device cannot make writes durable.
+    pub(super) fn check(&self, group: &Group, hello: &Hello, from: &SockAddr, qp: u32) -> Result {
+        let check = |text: &[u8], mac: &Mac| match group.proof() {
+            Some(proof) => proof.check(text, mac),
+            None => *mac == Mac::default(),
+        };
+        let same = sockaddr::same_host(from, &self.peer);
+        if !same || !hello.is_request(&self.ends.swapped(), qp, check) {
+            return Err(EACCES);
+        }
+        if level::durable(group.device().ib()) == KFI_REACH_NO {
+            return Err(eopnotsupp());
+        }
+        Ok(())
+    }
+}
+
 /// State of the channels.
 struct State<H: Owner> {
     identity: Option<Identity>,
+    /// Memory for the connection's entry in the index, on a device with durable writes.
+    room: Option<Room<H>>,
+    /// Number of the queue pair by which the connection is in the index.
+    listed: Option<u32>,
     /// The channel for this side's writes.
     out: Option<Arc<Channel<H>>>,
     /// The channel for the peer's writes.
@@ -71,30 +100,40 @@ struct State<H: Owner> {
 /// The channels of a connection.
 #[pin_data]
 pub(crate) struct Channels<H: Owner> {
-    /// Number of the connection's queue pair, for searches without the lock; 0: not known yet.
-    qp: AtomicU32,
     #[pin]
     state: Mutex<State<H>>,
 }
 
 impl<H: Owner> Channels<H> {
-    /// Returns the channels of a new connection, without any.
-    pub(crate) fn new() -> impl PinInit<Self> {
-        pin_init!(Self {
-            qp: AtomicU32::new(0),
+    /// Returns the channels of a new connection, without any. The peer can open one if the device can
+    /// make writes `durable`.
+    pub(crate) fn new(durable: bool) -> Result<impl PinInit<Self>> {
+        let room = match durable {
+            true => Some(Room::new(GFP_KERNEL_ACCOUNT)?),
+            false => None,
+        };
+        Ok(pin_init!(Self {
             state <- new_mutex!(State {
                 identity: None,
+                room,
+                listed: None,
                 out: None,
                 inward: None,
                 ended: false,
             }, "kverbs_channels"),
-        })
+        }))
     }
 
-    /// Sets the identity of the connection, before the peer can open a channel.
-    pub(crate) fn identify(&self, identity: Identity) {
-        self.state.lock().identity = Some(identity);
-        self.qp.store(identity.ends.initiator.qp, Ordering::Release);
+    /// Sets the identity of the connection, before the peer can open a channel. Once per connection.
+    pub(crate) fn identify(&self, conn: &Arc<H>, identity: Identity) {
+        let mut state = self.state.lock();
+        if state.ended {
+            return;
+        }
+        state.identity = Some(identity);
+        if let Some(room) = state.room.take() {
+            state.listed = Some(conn.index().add(room, conn, identity));
+        }
     }
 
     /// Opens the channel for this side's writes if there is none, and makes it commit.
@@ -116,12 +155,11 @@ impl<H: Owner> Channels<H> {
         Ok(())
     }
 
-    /// Accepts a channel for the peer's writes. It replaces a former one, which the peer has given up.
+    /// Accepts a channel for the peer's writes, whose request was checked ([`Identity::check`]). It
+    /// replaces a former one, which the peer has given up.
     ///
     /// # Errors
     ///
-    /// - `EACCES` if the request does not come from the connection's peer.
-    /// - `EOPNOTSUPP` if the device cannot make writes durable.
     /// - `ENOTCONN` if the connection has ended.
     /// - An error of the connection manager or of the device, or `ENOMEM`.
     pub(crate) fn accept<C: CmHandler>(
@@ -129,36 +167,16 @@ impl<H: Owner> Channels<H> {
         conn: &Arc<H>,
         id: CmId<C>,
         param: ConnParam,
-        hello: &Hello,
     ) -> Result {
         let mut state = self.state.lock();
         let identity = state.identity.filter(|_| !state.ended);
         let identity = identity.ok_or_else(enotconn)?;
-        if !sockaddr::same_host(&id.peer_addr(), &identity.peer) {
-            return Err(EACCES);
-        }
         let ends = identity.ends.swapped();
-        let check = |text: &[u8], mac: &Mac| match conn.group().proof() {
-            Some(proof) => proof.check(text, mac),
-            None => *mac == Mac::default(),
-        };
-        if !hello.is_request(&ends, param.qp_num, check) {
-            return Err(EACCES);
-        }
-        if level::durable(conn.group().device().ib()) == KFI_REACH_NO {
-            return Err(eopnotsupp());
-        }
         if let Some(old) = state.inward.take() {
             old.end();
         }
         state.inward = Some(Channel::accept(conn, id, param, &ends)?);
         Ok(())
-    }
-
-    /// Returns whether a request for a channel names this connection's queue pair. Takes no lock.
-    pub(crate) fn is_meant(&self, hello: &Hello) -> bool {
-        let qp = self.qp.load(Ordering::Acquire);
-        qp != 0 && qp == hello.target()
     }
 
     /// Removes the channel for this side's writes, which has ended by itself.
@@ -180,12 +198,16 @@ impl<H: Owner> Channels<H> {
         }
     }
 
-    /// Ends both channels for good: destroys their queue pairs and identifiers.
+    /// Ends both channels for good: destroys their queue pairs and identifiers. From now on, requests
+    /// do not find the connection in the `index`. The caller owns a reference to the connection.
     ///
     /// Context: process; may sleep. Locking: none of the channels'.
-    pub(crate) fn end(&self) {
+    pub(crate) fn end(&self, index: &Index<H>) {
         let mut state = self.state.lock();
         state.ended = true;
+        if let Some(qp) = state.listed.take() {
+            index.remove(qp);
+        }
         for channel in [&state.out, &state.inward].into_iter().flatten() {
             channel.end();
         }

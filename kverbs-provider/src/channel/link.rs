@@ -27,7 +27,7 @@ use kernel::{
 
 use super::{
     channels::Identity,
-    serve,
+    serve::Serving,
     Owner,
     PORT,
     SIZE, //
@@ -44,7 +44,8 @@ use crate::{
             CmEventKind,
             CmHandler,
             CmId,
-            ConnParam, //
+            ConnParam,
+            REJ_NO_LISTENER, //
         },
         device::Live,
         dma::DmaBuf,
@@ -82,6 +83,7 @@ use kfabric::{
     provider::helpers::Worker,
     pure::{
         commit::{
+            is_refusal,
             write_request,
             Ends,
             Hello,
@@ -115,6 +117,8 @@ struct Ctl<H: Owner> {
     id: Option<CmId<Channel<H>>>,
     qp: Option<QueuePair<Channel<H>>>,
     buf: Option<DmaBuf>,
+    /// The local key for the buffer.
+    lkey: u32,
     /// The initiator may send COMMITs.
     ready: bool,
     /// Why the channel has ended, if it has.
@@ -142,6 +146,9 @@ pub(crate) struct Channel<H: Owner> {
     ctl: Mutex<Ctl<H>>,
     #[pin]
     inbox: IrqLock<Events>,
+    /// The COMMIT of the peer. Only the work item uses it.
+    #[pin]
+    serving: Mutex<Serving>,
     #[pin]
     work: Work<Channel<H>>,
     worker: Worker,
@@ -166,6 +173,7 @@ impl<H: Owner> Channel<H> {
                     id: None,
                     qp: None,
                     buf: None,
+                    lkey: 0,
                     ready: false,
                     ended: None,
                 failed: false,
@@ -175,6 +183,7 @@ impl<H: Owner> Channel<H> {
                     received: None,
                     sending: false,
                 }, "kverbs_channel_inbox"),
+                serving <- new_mutex!(Serving::new(), "kverbs_channel_serving"),
                 work <- new_work!("kverbs_channel"),
                 worker: Worker::new(),
                 stopping: AtomicBool::new(false),
@@ -239,7 +248,7 @@ impl<H: Owner> Channel<H> {
         }
     }
 
-    /// Creates the queue pair and the buffer, and posts the receive. Returns the parameters for the
+    /// Creates the queue pair, in a protection domain without keys, and the buffer, and posts the receive. Returns the parameters for the
     /// connection.
     fn prepare(
         self: &Arc<Self>,
@@ -249,7 +258,8 @@ impl<H: Owner> Channel<H> {
     ) -> Result<ConnParam> {
         let group = self.conn.group();
         let buf = DmaBuf::new(live, group.device().ib(), BUFFER)?;
-        let qp = QueuePair::new(live, &group.pd()?, self, SIZE, port)?;
+        let pd = Arc::new(group.pd()?.beside(live)?, GFP_KERNEL_ACCOUNT)?;
+        let qp = QueuePair::new(live, &pd, self, SIZE, port)?;
         let param = ConnParam {
             // No side reads.
             responder_resources: 0,
@@ -258,19 +268,16 @@ impl<H: Owner> Channel<H> {
             rnr_retry_count: RNR_RETRY,
             qp_num: qp.number(),
         };
-        self.post_receive(&qp, &buf)?;
+        ctl.lkey = pd.local_dma_lkey();
+        Self::post_receive(&qp, &buf, ctl.lkey)?;
         ctl.qp = Some(qp);
         ctl.buf = Some(buf);
         Ok(param)
     }
 
-    fn post_receive(&self, qp: &QueuePair<Self>, buf: &DmaBuf) -> Result {
+    fn post_receive(qp: &QueuePair<Self>, buf: &DmaBuf, lkey: u32) -> Result {
         // CAST: A constant.
-        let sge = Sge::new(
-            buf.addr_of(RECEIVED),
-            RECEIVED as u32,
-            self.conn.group().lkey(),
-        );
+        let sge = Sge::new(buf.addr_of(RECEIVED), RECEIVED as u32, lkey);
         qp.post_recv(0, &[sge])
     }
 
@@ -278,7 +285,7 @@ impl<H: Owner> Channel<H> {
     pub(super) fn schedule(this: ArcBorrow<'_, Self>) {
         let this: Arc<Self> = this.into();
         // If the work item is queued already, its run finds the new event.
-        let _ = work::queue().enqueue(this);
+        let _ = work::commits().enqueue(this);
     }
 
     /// Returns whether the current task runs the work item.
@@ -348,8 +355,7 @@ impl<H: Owner> Channel<H> {
             Todo::Event(Response, _) if self.side == Side::Initiator => self.responded(ctl),
             // Greetings are for iWARP, which has no channels.
             Todo::Event(Established, _) | Todo::Lingered | Todo::Greeted(_) => Ok(()),
-            // No listener has the port, or the target does not know the connection.
-            Todo::Event(Rejected, _) => Err(eopnotsupp()),
+            Todo::Event(Rejected, reason) => Err(self.refused(reason)),
             Todo::Event(Unresolved | Unreachable | ConnectError, status) => {
                 let err = errno::of_cm(status, bindings::ETIMEDOUT);
                 // CAST: An errno is a small number.
@@ -377,6 +383,17 @@ impl<H: Owner> Channel<H> {
         let hello = Hello::request(&self.ends, param.qp_num, |text| self.mac(text));
         let id = ctl.id.as_ref().ok_or_else(enotconn)?;
         id.connect(&param, &hello.write())
+    }
+
+    /// Returns the error of a refusal by the target or its connection manager.
+    fn refused(&self, reason: i32) -> Error {
+        let (message, len) = self.inbox.lock().events.message();
+        // No listener has the port, or the target has no use for the channel.
+        if reason == REJ_NO_LISTENER || is_refusal(message.get(..len).unwrap_or_default()) {
+            return eopnotsupp();
+        }
+        // The target has too many requests, or no memory, at the moment.
+        EAGAIN
     }
 
     /// Confirms the connection after the target has accepted.
@@ -411,11 +428,7 @@ impl<H: Owner> Channel<H> {
         };
         buf.store(0, message);
         // CAST: A message is shorter than the buffer.
-        let sge = Sge::new(
-            buf.addr_of(0),
-            message.len() as u32,
-            self.conn.group().lkey(),
-        );
+        let sge = Sge::new(buf.addr_of(0), message.len() as u32, ctl.lkey);
         let wr = SendWr {
             opcode: Opcode::Send,
             imm: None,
@@ -441,7 +454,7 @@ impl<H: Owner> Channel<H> {
         let len = len as usize;
         let place = out.get_mut(..len).ok_or(EMSGSIZE)?;
         buf.load(RECEIVED, place);
-        self.post_receive(qp, buf)?;
+        Self::post_receive(qp, buf, guard.lkey)?;
         Ok(Some(len))
     }
 
@@ -475,15 +488,24 @@ impl<H: Owner> Channel<H> {
     }
 
     /// Answers the COMMIT of the initiator.
-    fn answer(&self) -> Result {
+    fn answer(self: &Arc<Self>) -> Result {
         if self.is_sending() {
             return Ok(());
         }
-        let mut message = [0; REQUEST_MAX];
-        let Some(len) = self.receive(&mut message)? else {
-            return Ok(());
-        };
-        serve::serve(self, message.get(..len).unwrap_or_default())
+        let mut serving = self.serving.lock();
+        if !serving.is_busy() {
+            let mut message = [0; REQUEST_MAX];
+            let Some(len) = self.receive(&mut message)? else {
+                return Ok(());
+            };
+            serving.begin(message.get(..len).unwrap_or_default())?;
+        }
+        if serving.turn(self)? {
+            return serving.answer(self);
+        }
+        // The other channels' items are first.
+        Self::schedule(self.as_arc_borrow());
+        Ok(())
     }
 
     /// Handles all events, and then the messages.
@@ -520,7 +542,7 @@ impl<H: Owner> WorkItem for Channel<H> {
             }
             let result = match ended {
                 Some(why) => Err(why),
-                None => this.progress(),
+                None => this.conn.memcg().charged(|| this.progress()),
             };
             let Err(why) = result else { return };
             this.ctl.lock().failed = true;

@@ -17,16 +17,11 @@ use kernel::{
     }, //
 };
 
-use super::{
-    Owner,
-    PORT, //
-};
+use super::PORT;
 use crate::{
+    channel::Owner,
     conn::connection::Connection,
-    device::{
-        self,
-        Device, //
-    },
+    device,
     ib::{
         cm::{
             CmEvent,
@@ -38,21 +33,21 @@ use crate::{
         sockaddr,
         traced::Traced,
         work, //
-    },
-    resource::{
-        Class,
-        Resource, //
-    },
+    }, //
 };
 use kfabric::{
     pure::{
-        commit::Hello,
+        commit::{
+            Hello,
+            REFUSAL, //
+        },
         gid::Host, //
     },
     sys::net::Net, //
 };
 
-/// Maximum number of requests that wait for the work item.
+/// Maximum number of requests that wait for the work item, one of a connection. All come from peers of
+/// connections.
 const PENDING_MAX: usize = 64;
 /// Length of the queue of requests that the connection manager keeps.
 const BACKLOG: u32 = 64;
@@ -65,12 +60,11 @@ impl CmHandler for Waiting {
     fn event(_this: ArcBorrow<'_, Self>, _event: CmEvent<'_>) {}
 }
 
-/// A request for a channel.
+/// A request for a channel, which was checked.
 struct Pending {
-    device: Arc<Device>,
+    conn: Arc<Connection>,
     id: CmId<Waiting>,
     param: ConnParam,
-    hello: Hello,
 }
 
 /// State of listening.
@@ -126,22 +120,36 @@ impl Inner {
         pending.remove(0).ok()
     }
 
-    /// Accepts a request, or refuses it by dropping its identifier.
+    /// Accepts a request.
+    ///
+    /// On a failure the connection manager refuses without a message, so the peer may try again.
     fn accept(request: Pending) -> Result {
-        let Pending {
-            device,
-            id,
-            param,
-            hello,
-        } = request;
-        let _live = device.enter()?;
-        let meant = |resource: &dyn Resource| {
-            let conn: &Arc<Connection> = resource.as_any()?.downcast_ref()?;
-            conn.channels().is_meant(&hello).then(|| conn.clone())
-        };
-        let found = device.resources.find(Class::Endpoint, meant);
-        let conn = found.ok_or(ENOENT)?;
-        conn.channels().accept(&conn, id, param, &hello)
+        let Pending { conn, id, param } = request;
+        let accept = || conn.channels().accept(&conn, id, param);
+        conn.memcg().charged(accept)
+    }
+
+    /// Returns the connection for which the peer requests a channel.
+    ///
+    /// # Errors
+    ///
+    /// - `EINVAL` if the request is malformed.
+    /// - `ENOENT` if it names no connection.
+    /// - The errors of [`Identity::check`](super::channels::Identity::check).
+    fn look(incoming: &Incoming<'_>) -> Result<Arc<Connection>> {
+        let hello = Hello::parse(incoming.data).map_err(|_| EINVAL)?;
+        let device = device::find(|d| incoming.is_on(d.ib())).ok_or(ENODEV)?;
+        let found = device.connections.find(hello.target());
+        let (conn, identity) = found.ok_or(ENOENT)?;
+        let (from, qp) = (incoming.peer_addr(), incoming.param.qp_num);
+        identity.check(conn.group(), &hello, &from, qp)?;
+        Ok(conn)
+    }
+
+    /// Returns whether another request of this connection can wait for the work item.
+    fn has_place(pending: &[Pending], conn: &Arc<Connection>) -> bool {
+        let waits = |other: &Pending| Arc::ptr_eq(&other.conn, conn);
+        pending.len() < PENDING_MAX && !pending.iter().any(waits)
     }
 }
 
@@ -155,10 +163,9 @@ impl WorkItem for Inner {
         // A registration waits for this run, and not for the requests that keep coming.
         for _ in 0..PENDING_MAX {
             let Some(request) = this.next() else { return };
-            // The peer gets a refusal, and its writes fail.
             let _ = Self::accept(request);
         }
-        let _ = work::queue().enqueue(this);
+        let _ = work::commits().enqueue(this);
     }
 }
 
@@ -166,27 +173,31 @@ impl CmHandler for Inner {
     fn event(_this: ArcBorrow<'_, Self>, _event: CmEvent<'_>) {}
 
     fn request(this: ArcBorrow<'_, Self>, incoming: Incoming<'_>) -> Result {
-        let device = device::find(|d| incoming.is_on(d.ib())).ok_or(ENODEV)?;
-        let hello = Hello::parse(incoming.data).map_err(|_| EINVAL)?;
+        let conn = match Self::look(&incoming) {
+            Ok(conn) => conn,
+            Err(e) => {
+                incoming.refuse(&REFUSAL);
+                return Err(e);
+            }
+        };
         {
             let mut pending = this.pending.lock();
-            if pending.len() >= PENDING_MAX {
+            if !Self::has_place(&pending, &conn) {
+                // The connection manager refuses without a message, so the peer may try again.
                 return Err(EAGAIN);
             }
-            pending.reserve(1, GFP_KERNEL_ACCOUNT)?;
             let param = incoming.param;
             let request = Pending {
-                device,
+                conn,
                 id: incoming.adopt(this.waiting.clone()),
                 param,
-                hello,
             };
-            // Cannot fail: the capacity was reserved above.
+            // Cannot fail: the list was created with its capacity.
             let _ = pending.push_within_capacity(request);
         }
         let this: Arc<Self> = this.into();
         // If the work item is queued already, its run finds the new request.
-        let _ = work::queue().enqueue(this);
+        let _ = work::commits().enqueue(this);
         Ok(())
     }
 }
@@ -240,7 +251,7 @@ impl Listener {
     /// - `ENOMEM` if there is no memory.
     pub(crate) fn new(net: &Net) -> Result<Self> {
         let inner = Self::enter(net)?;
-        let _ = work::queue().enqueue(inner.clone());
+        let _ = work::commits().enqueue(inner.clone());
         work::flush(&inner);
         Ok(Self(net.clone()))
     }
@@ -254,6 +265,7 @@ impl Listener {
         }
         list.reserve(1, GFP_KERNEL_ACCOUNT)?;
         let waiting = Arc::new(Waiting, GFP_KERNEL_ACCOUNT)?;
+        let pending = KVec::with_capacity(PENDING_MAX, GFP_KERNEL_ACCOUNT)?;
         let inner = Arc::pin_init(
             pin_init!(Inner {
                 net: net.clone(),
@@ -261,7 +273,7 @@ impl Listener {
                     id: None,
                     ended: false,
                 }, "kverbs_channel_listener"),
-                pending <- new_mutex!(KVec::new(), "kverbs_channel_requests"),
+                pending <- new_mutex!(pending, "kverbs_channel_requests"),
                 waiting,
                 work <- new_work!("kverbs_channel_listener"),
             }),

@@ -1,5 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0
 //! The target's side of a channel: commits.
+//!
+//! A run of the work item writes back for one turn at most, and then queues itself behind the items
+//! of other channels. So the commits of one peer do not hold up those of others.
 
 use core::sync::atomic::Ordering;
 use kernel::prelude::*;
@@ -25,53 +28,117 @@ use kfabric::{
     }, //
 };
 
-/// Serves a COMMIT: writes its ranges back, waits with one fence, and answers.
-///
-/// Context: process; may sleep. Locking: none held.
-///
-/// # Errors
-///
-/// - `EPROTO` if the message violates the protocol: the caller ends the channel.
-/// - `ENOTCONN` if the channel has ended meanwhile.
-pub(super) fn serve<H: Owner>(channel: &Channel<H>, message: &[u8]) -> Result {
-    let request = Request::parse(message).map_err(|_| eproto())?;
-    let mut statuses = [Status::Closing; RANGES_MAX];
-    let mut count = 0;
-    let flush = Flush::begin();
-    let mut bytes = 0;
-    for (range, status) in request.ranges().zip(&mut statuses) {
-        if count > 0 && bytes >= BYTES_MAX {
-            // No initiator of ours asks for so much at once.
-            return Err(eproto());
-        }
-        *status = match write_back(channel, &flush, &range) {
-            Ok(()) => {
-                bytes += range.len;
-                Status::Durable
-            }
-            Err(status) => status,
-        };
-        count += 1;
-    }
-    // The fence.
-    drop(flush);
-    let mut answer = [0; ANSWER_MAX];
-    let statuses = statuses.get(..count).unwrap_or_default();
-    let len = write_answer(request.number(), statuses, &mut answer);
-    channel.send(answer.get(..len).unwrap_or_default())
+/// Bytes that a run of the work item writes back, and a stretch more.
+const TURN: u64 = 1 << 20;
+
+/// The COMMIT that a target serves.
+pub(super) struct Serving {
+    number: u64,
+    ranges: [Range; RANGES_MAX],
+    statuses: [Status; RANGES_MAX],
+    /// Number of ranges; 0 if there is no COMMIT.
+    count: usize,
+    /// Number of ranges that have their status.
+    judged: usize,
+    /// Bytes of the next range that were written back.
+    done: u64,
+    /// Bytes of all ranges that were written back.
+    bytes: u64,
 }
 
-/// Writes a range back, in stretches. The key can be revoked in between.
-fn write_back<H: Owner>(channel: &Channel<H>, flush: &Flush, range: &Range) -> Result<(), Status> {
-    let mut done = 0;
-    loop {
-        done += channel.conn.group().write_back(flush, range, done)?;
-        if done >= range.len {
-            return Ok(());
+impl Serving {
+    /// Returns the state of a target without a COMMIT.
+    pub(super) fn new() -> Self {
+        Self {
+            number: 0,
+            ranges: [Range::default(); RANGES_MAX],
+            statuses: [Status::Closing; RANGES_MAX],
+            count: 0,
+            judged: 0,
+            done: 0,
+            bytes: 0,
         }
+    }
+
+    /// Returns whether a COMMIT is being served.
+    pub(super) fn is_busy(&self) -> bool {
+        self.count != 0
+    }
+
+    /// Begins to serve a COMMIT.
+    ///
+    /// # Errors
+    ///
+    /// - `EPROTO` if the message violates the protocol: the caller ends the channel.
+    pub(super) fn begin(&mut self, message: &[u8]) -> Result {
+        let request = Request::parse(message).map_err(|_| eproto())?;
+        self.number = request.number();
+        (self.judged, self.done, self.bytes) = (0, 0, 0);
+        self.count = 0;
+        for (place, range) in self.ranges.iter_mut().zip(request.ranges()) {
+            *place = range;
+            self.count += 1;
+        }
+        Ok(())
+    }
+
+    /// Writes the COMMIT's ranges back for one turn, and waits with a fence. Returns whether all ranges
+    /// have their status.
+    ///
+    /// Context: process; may sleep. Locking: no other lock is held.
+    ///
+    /// # Errors
+    ///
+    /// - `EPROTO` if the ranges have more bytes than an initiator may ask for: the caller ends the
+    ///   channel.
+    pub(super) fn turn<H: Owner>(&mut self, channel: &Channel<H>) -> Result<bool> {
+        // The drop is the fence.
+        let flush = Flush::begin();
+        let end = self.bytes.saturating_add(TURN);
+        while self.judged < self.count {
+            if self.bytes >= end {
+                return Ok(false);
+            }
+            if self.judged > 0 && self.done == 0 && self.bytes >= BYTES_MAX {
+                // No initiator of ours asks for so much at once.
+                return Err(eproto());
+            }
+            if let Some(status) = self.stretch(channel, &flush) {
+                self.statuses[self.judged] = status;
+                self.judged += 1;
+                self.done = 0;
+            }
+            persist::resched();
+        }
+        Ok(true)
+    }
+
+    /// Writes a stretch of the next range back. Returns the range's status if that was the last one.
+    fn stretch<H: Owner>(&mut self, channel: &Channel<H>, flush: &Flush) -> Option<Status> {
+        let range = self.ranges.get(self.judged)?;
         if channel.stopping.load(Ordering::Acquire) {
-            return Err(Status::Closing);
+            return Some(Status::Closing);
         }
-        persist::resched();
+        match channel.conn.group().write_back(flush, range, self.done) {
+            Ok(n) => {
+                self.done += n;
+                self.bytes += n;
+                (self.done >= range.len).then_some(Status::Durable)
+            }
+            Err(status) => Some(status),
+        }
+    }
+
+    /// Answers the COMMIT, whose ranges have their statuses.
+    ///
+    /// # Errors
+    ///
+    /// - `ENOTCONN` if the channel has ended meanwhile.
+    pub(super) fn answer<H: Owner>(&mut self, channel: &Channel<H>) -> Result {
+        let count = core::mem::take(&mut self.count);
+        let statuses = self.statuses.get(..count).unwrap_or_default();
+        let mut answer = [0; ANSWER_MAX];
+        let len = write_answer(self.number, statuses, &mut answer);
+        channel.send(answer.get(..len).unwrap_or_default())
     }
 }

@@ -40,10 +40,12 @@ use crate::{
         channels::{
             Channels,
             Identity, //
-        }, //
+        },
+        index::Index, //
     },
     data::{
         self,
+        level,
         DataPath,
         Owner,
         Refused, //
@@ -57,6 +59,7 @@ use crate::{
             ConnParam, //
         },
         dma::DmaBuf,
+        memcg::MemCgroup,
         qp::{
             Completions,
             QpEvent,
@@ -146,6 +149,8 @@ pub(super) enum Call {
 pub(crate) struct Connection {
     pub(super) device: Arc<Device>,
     group: Arc<Group>,
+    /// The creator's memory cgroup, for channels.
+    memcg: MemCgroup,
     pub(super) net: Net,
     #[pin]
     pub(super) ctl: Mutex<Ctl>,
@@ -191,7 +196,7 @@ impl WorkItem<COMMIT> for Connection {
             if !this.data.has_commits() {
                 return;
             }
-            if let Err(e) = this.channels.commit(&this) {
+            if let Err(e) = this.memcg.charged(|| this.channels.commit(&this)) {
                 this.data.fail_commits(e);
             }
         });
@@ -214,11 +219,12 @@ impl Connection {
 
     /// Records both ends of the connection, before the peer can open a channel.
     pub(super) fn identify(&self, id: &CmId<Self>, qp: &QueuePair<Self>) {
-        self.channels.identify(Identity {
+        let identity = Identity {
             ends: qp.ends(),
             local: id.local_addr(),
             peer: id.peer_addr(),
-        });
+        };
+        self.channels.identify(qp.handler(), identity);
     }
 
     /// Queues the work item.
@@ -269,7 +275,7 @@ impl Connection {
         if let Some(qp) = &ctl.qp {
             qp.fail();
         }
-        self.channels.end();
+        self.channels.end(&self.device.connections);
     }
 
     /// Ends the connection. `err` is a positive errno, or 0.
@@ -310,7 +316,7 @@ impl Connection {
     /// Destroys the queue pair and the identifier.
     pub(super) fn destroy(&self, ctl: &mut Ctl) {
         self.data.stop();
-        self.channels.end();
+        self.channels.end(&self.device.connections);
         let qp = (ctl.qp.take(), ctl.hello_qp.take());
         let id = ctl.id.take();
         // Waits until all posted work has completed, or the device has had its time for it. The
@@ -328,11 +334,14 @@ impl Connection {
         local: SockAddr,
         sink: Arc<dyn EndpointSink>,
     ) -> Result<Arc<Self>> {
-        let data = DataPath::<Self>::new(size, group.device().ib().clone())?;
+        let ib = group.device().ib();
+        let data = DataPath::<Self>::new(size, ib.clone())?;
+        let channels = Channels::new(level::can_be_durable(ib))?;
         Arc::pin_init(
             pin_init!(Self {
                 device: group.device().clone(),
                 group: group.clone(),
+                memcg: MemCgroup::of_current(),
                 net: net.clone(),
                 ctl <- new_mutex!(Ctl {
                     phase: Phase::New,
@@ -355,7 +364,7 @@ impl Connection {
                 worker: Worker::new(),
                 lingering: AtomicU32::new(0),
                 connecting: AtomicU32::new(0),
-                channels <- Channels::new(),
+                channels <- channels,
                 commit_work <- new_work!("kverbs_commit"),
                 committer: Worker::new(),
                 closing <- new_mutex!((), "kverbs_closing"),
@@ -493,12 +502,20 @@ impl channel::Owner for Connection {
         &self.group
     }
 
+    fn memcg(&self) -> &MemCgroup {
+        &self.memcg
+    }
+
     fn net(&self) -> &Net {
         &self.net
     }
 
     fn channels(&self) -> &Channels<Self> {
         &self.channels
+    }
+
+    fn index(&self) -> &Index<Self> {
+        &self.device.connections
     }
 
     fn begin_commit(&self, ranges: &mut [Range; RANGES_MAX]) -> Option<(u64, usize)> {
@@ -539,7 +556,7 @@ impl Owner for Connection {
     fn commit(this: ArcBorrow<'_, Self>) {
         let this: Arc<Self> = this.into();
         // If the work item is queued already, its run finds the new write.
-        let _ = work::queue().enqueue::<_, COMMIT>(this);
+        let _ = work::commits().enqueue::<_, COMMIT>(this);
     }
 }
 

@@ -31,11 +31,15 @@ pub(crate) fn visible(device: &Device) -> u32 {
     }
 }
 
+/// Returns whether writes can become durable on a device, once the administrator allows it.
+pub(crate) fn can_be_durable(device: &Device) -> bool {
+    places_before_acknowledging(device.driver()) && persist::is_supported()
+}
+
 /// Returns how writes become durable on a device: `KFI_REACH_*`, if the administrator allows it. The
 /// target's kernel writes the bytes back, so they must be in memory before the commit.
 pub(crate) fn durable(device: &Device) -> u32 {
-    let places = places_before_acknowledging(device.driver());
-    if persist::is_allowed() && places && persist::is_supported() {
+    if persist::is_allowed() && can_be_durable(device) {
         KFI_REACH_ASSISTED
     } else {
         KFI_REACH_NO

@@ -43,6 +43,10 @@ pub(crate) const DATA_MAX: usize = 255;
 /// The connection manager's reason for a refusal by the peer's consumer, which may carry data.
 pub(crate) const REJ_CONSUMER: i32 = raw::ib_cm_rej_reason_IB_CM_REJ_CONSUMER_DEFINED as i32;
 
+/// The reason for a refusal without a listener.
+pub(crate) const REJ_NO_LISTENER: i32 =
+    raw::ib_cm_rej_reason_IB_CM_REJ_INVALID_SERVICE_ID as i32;
+
 /// The kind of an event of an identifier.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum CmEventKind {
@@ -148,6 +152,22 @@ impl Incoming<'_> {
     pub(crate) fn is_on(&self, device: &Device) -> bool {
         // SAFETY: The identifier is locked and alive during the handler.
         device.is(unsafe { (*self.id.as_ptr()).device })
+    }
+
+    /// Returns the peer's address.
+    pub(crate) fn peer_addr(&self) -> SockAddr {
+        // SAFETY: The identifier is locked and alive during the handler.
+        unsafe { Storage::read(&raw const (*self.id.as_ptr()).route.addr.dst_addr) }
+    }
+
+    /// Refuses the request with a message. The handler then returns an error.
+    pub(crate) fn refuse(self, data: &[u8]) {
+        // CAST: Messages have at most `DATA_MAX` bytes.
+        let len = data.len() as u8;
+        let reason = raw::ib_cm_rej_reason_IB_CM_REJ_CONSUMER_DEFINED as u8;
+        // SAFETY: The identifier is alive during the handler; the data is copied. If the connection
+        // manager cannot send, it refuses without a message when the handler returns.
+        unsafe { raw::rdma_reject(self.id.as_ptr(), data.as_ptr().cast(), len, reason) };
     }
 
     /// Moves the request's identifier out; its further events go to `handler`.

@@ -55,8 +55,23 @@ impl Pd {
             true => Some(Charge::new(live, device, Kind::Object)?),
             false => None,
         };
+        Self::charged(live, device, charge)
+    }
+
+    /// Creates a protection domain in any task, for queue pairs that shall reach no memory of this one.
+    /// The user of this domain is charged, if it belongs to a program.
+    ///
+    /// # Errors
+    ///
+    /// - `EDQUOT` if the user's limit is reached.
+    /// - An error of the device.
+    pub(crate) fn beside(&self, live: &Live<'_>) -> Result<Self> {
+        Self::charged(live, &self.device, self.charge_owner(0)?)
+    }
+
+    fn charged(_live: &Live<'_>, device: &Arc<Device>, charge: Option<Charge>) -> Result<Self> {
         fault::device()?;
-        // SAFETY: The device is registered, as `live` proves; the name is static.
+        // SAFETY: The device is registered, as `_live` proves; the name is static.
         let ptr = unsafe { raw::__ib_alloc_pd(device.as_ptr(), 0, CALLER.as_char_ptr()) };
         let ptr = from_err_ptr(ptr)?;
         // INVARIANT: The protection domain was created above.

@@ -496,6 +496,11 @@ impl<H: Completions> QueuePair<H> {
         }
     }
 
+    /// Returns the handler of the queue pair's completions.
+    pub(crate) fn handler(&self) -> &Arc<H> {
+        &self.0.handler
+    }
+
     /// Returns whether the device failed a step of connecting.
     ///
     /// The queue pair's state is then unknown. Without memory on the way to RTR, rxe leaves the

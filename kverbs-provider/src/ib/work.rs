@@ -23,11 +23,18 @@ static QUEUE: ModuleQueue = ModuleQueue::new();
 /// Work queue of items without waiters. A program can cause many, so they have a queue of their
 /// own.
 static SPARE: ModuleQueue = ModuleQueue::new();
+/// Work queue of commits and their channels. Peers cause these items, so they have a queue of their
+/// own.
+static COMMITS: ModuleQueue = ModuleQueue::new();
+
+/// Maximum items of the queue of commits that run at once, on the host.
+const COMMITTING: c_int = 4;
 
 /// Owns the queues. The drop runs queued items and waits for them.
 pub(crate) struct WorkQueues {
     _queue: QueueOwner,
     _spare: QueueOwner,
+    _commits: QueueOwner,
 }
 
 impl WorkQueues {
@@ -36,6 +43,7 @@ impl WorkQueues {
         Ok(Self {
             _queue: QUEUE.create(c"kverbs", 0)?,
             _spare: SPARE.create(c"kverbs_spare", 1)?,
+            _commits: COMMITS.create(c"kverbs_commit", COMMITTING)?,
         })
     }
 }
@@ -53,6 +61,14 @@ pub(crate) fn spare() -> &'static Queue {
     // SAFETY: Keys, the only users, exist only between load and unload, when the queue's owner
     // exists.
     unsafe { SPARE.get() }
+}
+
+/// Returns the queue of commits and their channels. Callers use it only while an endpoint or a listener
+/// of the module exists.
+pub(crate) fn commits() -> &'static Queue {
+    // SAFETY: Endpoints and listeners, the only users, exist only between load and unload, when the
+    // queue's owner exists.
+    unsafe { COMMITS.get() }
 }
 
 fn raw_work<T: HasWork<T, ID>, const ID: u64>(this: &Arc<T>) -> *mut bindings::work_struct {

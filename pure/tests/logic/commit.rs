@@ -49,6 +49,16 @@ fn answer(number: u64, statuses: &[Status]) -> Vec<u8> {
 }
 
 #[test]
+fn refusal_is_no_hello_and_no_zeroes() {
+    let mut padded = [0; 148];
+    assert!(!is_refusal(&padded) && !is_refusal(&[]));
+    padded[..REFUSAL.len()].copy_from_slice(&REFUSAL);
+    assert!(is_refusal(&padded));
+    assert_eq!(Hello::parse(&padded), Err(Malformed));
+    assert!(!is_refusal(&Hello::welcome(&ENDS, 99, mac).write()));
+}
+
+#[test]
 fn hello_names_its_connection_and_its_sender() {
     let hello = Hello::parse(&Hello::request(&ENDS, 99, mac).write()).unwrap();
     assert_eq!(hello.target(), 18);

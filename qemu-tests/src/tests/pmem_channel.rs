@@ -1,22 +1,28 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! Commit channels with a peer that breaks the rules: the raw verbs peer opens a connection and its channel.
+//! Commit channels with a raw verbs peer, which breaks the rules: it opens a connection and its channel, or
+//! refuses the channels of the other node.
 //!
 //! The peer of a connection knows the first packet numbers of both ends, and so can open the channel. No
 //! other party does.
 
-use super::pmem::Device;
+use super::pmem::{Device, MAPPED};
 use super::pmem_verbs::persistent;
+use crate::buf::Buf;
+use crate::harness::caps::ARRIVED_WRITES;
 use crate::harness::{Ctx, Test, NETNS};
-use crate::pair::{accept_one, Opts, Remote, Side, REMOTE};
-use crate::sys::slowness;
+use crate::op::{self, iov, with_flags};
+use crate::pair::{accept_one, connect_one, Opts, Pair, Remote, Side, LOCAL, LONG, REMOTE};
+use crate::sys::{patience, slowness};
 use crate::wire::peer::Peer;
 use anyhow::{bail, ensure, Context, Result};
 use kfabric_pure::commit::{
-    write_answer, write_request, End, Ends, Hello, Range, Status, ANSWER_MAX, REQUEST_MAX,
+    write_answer, write_request, End, Ends, Hello, Range, Status, ANSWER_MAX, REFUSAL, REQUEST_MAX,
 };
 use kfabric_pure::proof::Mac;
-use std::time::Duration;
+use kfabric_uapi::KFI_COMMIT_COMPLETE;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
 
 /// The topic's tests.
 pub const TESTS: &[Test] = &[
@@ -31,6 +37,19 @@ pub const TESTS: &[Test] = &[
     )
     .seconds(20)
     .on(NETNS),
+    Test::pair(
+        "pmem.p10_streams_of_commits_do_not_hold_up_other_users",
+        streams,
+    )
+    .seconds(30)
+    .on(NETNS),
+    Test::pair(
+        "pmem.p10_refusal_for_the_moment_is_not_one_for_ever",
+        refusals,
+    )
+    .seconds(10)
+    .on(NETNS)
+    .needs(ARRIVED_WRITES),
 ];
 
 /// Port of the channels.
@@ -272,4 +291,148 @@ fn strangers(raw: &mut Raw<'_>) -> Result<()> {
     // made both.
     ensure!(raw.channel(&ends)?, "the target has refused its peer");
     Ok(())
+}
+
+/// Connections with a stream of COMMITs, each of 64 MiB.
+const STREAMS: u32 = 6;
+/// Number of ranges that make a COMMIT of 64 MiB.
+const PIECES: usize = 32;
+/// Connections of the other user, one after the other.
+const ROUNDS: u32 = 6;
+/// Time in which the other user connects, writes durably and disconnects, however many COMMITs wait.
+const BOUND: Duration = Duration::from_secs(10);
+
+/// Sends COMMITs on all channels until `over`, at once. Returns the number of answers.
+fn stream(peer: &mut Peer, over: &AtomicBool, message: &[u8]) -> Result<u32> {
+    let ms = 60_000 * slowness();
+    let len = message.len();
+    must(peer, &format!("put {}", hex(message)))?;
+    let post = |peer: &mut Peer, n: u32| {
+        let slot = 2 * n + 1;
+        must(peer, &format!("post {slot} {SEND} {len} 0 0 0 0")).map(drop)
+    };
+    for n in 0..STREAMS {
+        post(peer, n)?;
+    }
+    let mut answers = 0;
+    while !over.load(Ordering::Acquire) {
+        for n in 0..STREAMS {
+            let slot = 2 * n + 1;
+            let done = must(peer, &format!("poll {slot} 2 {ms}"))?;
+            let good = done.len() == 2 && done.iter().all(|word| word.starts_with("0:"));
+            ensure!(good, "stream {n}: {done:?}");
+            answers += 1;
+            must(peer, &format!("recv {slot} 256"))?;
+            post(peer, n)?;
+        }
+    }
+    Ok(answers)
+}
+
+/// While a peer streams COMMITs, a user connects, writes durably and disconnects in bounded time.
+fn streams(ctx: &mut Ctx) -> Result<()> {
+    let side = Side::open(ctx)?;
+    if ctx.first() {
+        let map = Device::Nvdimm.map()?;
+        let region = persistent(&side, &map, &[])?;
+        let (_, mine) = side.export(region, 0, MAPPED as u64, REMOTE)?;
+        let (_pep, at) = side.listen(ctx.env.at(0), 0)?;
+        ctx.ctl.send(&(at.port(), mine))?;
+        let cq = side.cq(0, 0)?;
+        for _ in 0..STREAMS {
+            accept_one(&side, &Opts::default(), &cq)?;
+        }
+        for _ in 0..ROUNDS {
+            let ep = accept_one(&side, &Opts::default(), &cq)?.handle;
+            ctx.barrier("written")?;
+            side.dev.close(ep)?;
+        }
+        return ctx.barrier("end");
+    }
+    let (port, to): (u16, Remote) = ctx.ctl.recv()?;
+    let mut peer = Peer::start(slowness())?;
+    let address = ctx.env.peer;
+    for n in 0..STREAMS {
+        let at = format!("{address} {port}");
+        let (_, ends) = open(&mut peer, 2 * n, &at, |_| "00".into())?
+            .context("the target has refused the connection")?;
+        let hello = |qp| hex(&Hello::request(&ends, qp, |_| Mac::default()).write());
+        let at = format!("{address} {PORT}");
+        let channel = open(&mut peer, 2 * n + 1, &at, hello)?;
+        ensure!(channel.is_some(), "the target has refused its peer");
+    }
+    let piece = (64 << 20) / PIECES as u64;
+    ensure!(piece <= MAPPED as u64);
+    let range = Range {
+        key: to.key,
+        addr: to.addr,
+        len: piece,
+    };
+    let mut message = [0; REQUEST_MAX];
+    let len = write_request(1, &[range; PIECES], &mut message);
+    let over = AtomicBool::new(false);
+    let buf = Buf::new(4096)?;
+    let region = side.reg(&buf, LOCAL)?.handle;
+    let (longest, answers) = std::thread::scope(|scope| -> Result<_> {
+        let sender = scope.spawn(|| stream(&mut peer, &over, &message[..len]));
+        let work = |ctx: &mut Ctx| -> Result<Duration> {
+            let mut longest = Duration::ZERO;
+            for _ in 0..ROUNDS {
+                let start = Instant::now();
+                let cq = side.cq(0, 0)?;
+                let ep = connect_one(&side, &Opts::default(), &cq, ctx.env.peer_at(port))?.handle;
+                let write = op::write(1, &[iov(region, 0, 4096)], to.addr, to.key);
+                side.dev
+                    .submit(ep, &[with_flags(write, KFI_COMMIT_COMPLETE)])?;
+                let e = cq.wait(LONG)?;
+                ensure!(e.err == 0, "{e:?}");
+                side.dev.close(ep)?;
+                longest = longest.max(start.elapsed());
+                ctx.barrier("written")?;
+                while side.dev.eq_wait(&side.eq, Duration::ZERO).is_ok() {}
+            }
+            Ok(longest)
+        };
+        let longest = work(ctx);
+        over.store(true, Ordering::Release);
+        let answers = sender
+            .join()
+            .map_err(|_| anyhow::anyhow!("the streams panicked"))??;
+        Ok((longest?, answers))
+    })?;
+    eprintln!("{answers} COMMITs of 64 MiB; the longest of {ROUNDS} rounds took {longest:?}");
+    ensure!(longest < patience(BOUND), "a round took {longest:?}");
+    ctx.barrier("end")
+}
+
+/// Node 1 has a listener for channels that is not the kernel's. It refuses without a message, as the
+/// connection manager does for a kernel without memory, and then for ever.
+fn refusals(ctx: &mut Ctx) -> Result<()> {
+    let pair = Pair::new(ctx)?;
+    let buf = Buf::new(4096)?;
+    let region = pair.reg(&buf)?;
+    let (_, mine) = pair.side.export(region, 0, 4096, REMOTE)?;
+    let to: Remote = ctx.ctl.exchange(&mine)?;
+    if ctx.first() {
+        let mut peer = Peer::start(slowness())?;
+        let address = ctx.env.addr;
+        must(&mut peer, &format!("listen 0 {address} {PORT}"))?;
+        ctx.barrier("listening")?;
+        for (slot, answer) in [(1, "-".into()), (2, hex(&REFUSAL))] {
+            must(&mut peer, &format!("take 0 {slot} {}", 60_000 * slowness()))?;
+            must(&mut peer, &format!("reject {slot} {answer}"))?;
+        }
+        return ctx.barrier("end");
+    }
+    ctx.barrier("listening")?;
+    let write = op::write(1, &[iov(region, 0, 8)], to.addr, to.key);
+    for expected in [libc::EAGAIN, libc::EOPNOTSUPP] {
+        pair.post(with_flags(write, KFI_COMMIT_COMPLETE))?;
+        let err = pair.wait_err()?;
+        ensure!(err == expected, "errno {err} instead of {expected}");
+    }
+    // The connection stays.
+    pair.post(write)?;
+    pair.wait_context(1)?;
+    ctx.barrier("end")
 }
