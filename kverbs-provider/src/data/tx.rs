@@ -136,6 +136,8 @@ pub(super) struct Tx<H: Owner> {
     verdict: Option<u32>,
     /// Acknowledged writes that wait for a commit. Their slots have no work request on the device.
     pub(super) commits: Commits,
+    /// Number of slots with a durable write.
+    durables: u32,
 }
 
 /// Returns `n` empty entries for deferred operations.
@@ -171,6 +173,7 @@ impl<H: Owner> Tx<H> {
             stalled: None,
             verdict: None,
             commits: commit::queue(if durable { n } else { 0 }, flags)?,
+            durables: 0,
         })
     }
 
@@ -201,6 +204,7 @@ impl<H: Owner> Tx<H> {
         let mut token = place.token.take()?;
         if place.durable.is_some() {
             place.durable = None;
+            self.durables -= 1;
         }
         self.credits += core::mem::take(&mut place.credits);
         self.bytes -= token.get_mut().len();
@@ -372,6 +376,7 @@ impl<H: Owner> DataPath<H> {
     ///
     /// - `ENOTCONN` if there is no connection, or if the device refused the operation.
     /// - `EAGAIN` if the queue is full, or if the device has no mapping resources left for now.
+    /// - `EAGAIN` if the operation has a fence, and a durable write before it has not completed.
     #[inline(always)]
     fn accept(
         &self,
@@ -386,6 +391,11 @@ impl<H: Owner> DataPath<H> {
             return Err(enotconn());
         };
         if tx.credits < plan.credits {
+            return Err(EAGAIN);
+        }
+        // The device does not know the commits of earlier writes. The caller posts again after the
+        // completion of one.
+        if op.fence && tx.durables != 0 {
             return Err(EAGAIN);
         }
         let slot = tx.free.pop().ok_or(EAGAIN)?;
@@ -431,10 +441,12 @@ impl<H: Owner> DataPath<H> {
             Ok(accepted) => accepted,
             Err(e) => return Err((e, token)),
         };
+        let is_durable = Durable::is_wanted(op);
+        tx.durables += u32::from(is_durable);
         // The operation's completion waits for the lock.
         let place = tx.occupy(slot, op.len, plan.credits);
         place.token = Some(Cell::new(token));
-        if Durable::is_wanted(op) {
+        if is_durable {
             place.durable = Some(Durable::new(op));
         }
         match accepted {

@@ -60,6 +60,9 @@ pub const TESTS: &[Test] = &[
         .seconds(20)
         .on(NETNS | TWO)
         .needs(ARRIVED_WRITES),
+    Test::pair("pmem.p10_fence_waits_for_durable_writes_before_it", fenced)
+        .on(NETNS)
+        .needs(ARRIVED_WRITES),
     Test::pair(
         "pmem.p10_durable_writes_over_verbs_need_the_parameter",
         parameter,
@@ -518,6 +521,42 @@ fn killed(ctx: &mut Ctx) -> Result<()> {
         while side.dev.eq_wait(&side.eq, Duration::ZERO).is_ok() {}
         ctx.barrier("over")?;
     }
+    ctx.barrier("end")
+}
+
+/// An operation with a fence behind a durable write completes after the write.
+fn fenced(ctx: &mut Ctx) -> Result<()> {
+    const ROUNDS: u64 = 8;
+    const LEN: u64 = 4 << 20;
+    if ctx.first() {
+        let (_pair, _there) = target(ctx, &[])?;
+        return ctx.barrier("end");
+    }
+    let (pair, to) = initiator(ctx, &[])?;
+    let buf = Buf::new(LEN as usize)?;
+    let region = pair.reg(&buf)?;
+    let mut refused = 0;
+    for round in 0..ROUNDS {
+        let long = op::write(1, &[iov(region, 0, LEN)], to.addr, to.key);
+        pair.post(with_flags(long, KFI_COMMIT_COMPLETE))?;
+        let fence = with_flags(op::write(2, &[iov(region, 0, 8)], to.addr, to.key), KFI_FENCE);
+        let mut done = Vec::new();
+        loop {
+            match pair.side.dev.submit(pair.ep, &[fence]) {
+                Ok(_) => break,
+                Err(e) => ensure!(e.errno.0 == libc::EAGAIN, "{e:?}"),
+            }
+            refused += 1;
+            // Only the durable write can complete.
+            done.push(pair.wait_any(LONG)?);
+        }
+        while done.len() < 2 {
+            done.push(pair.wait_any(LONG)?);
+        }
+        let order: Vec<_> = done.iter().map(|e| (e.context, e.err)).collect();
+        ensure!(order == [(1, 0), (2, 0)], "round {round}: {order:?}");
+    }
+    eprintln!("{refused} of {ROUNDS} operations with a fence came too early");
     ctx.barrier("end")
 }
 
