@@ -181,15 +181,17 @@ static inline ssize_t kfi_writemsg(struct kfid_ep *ep, const struct kfi_msg_rma 
 }
 
 /*
- * Makes the range of @msg->rma_iov durable that earlier writes of this endpoint
- * have changed, with flags: KFI_COMPLETION, KFI_REMOTE_CQ_DATA, KFI_FENCE. Moves
- * no bytes: @msg->iov_count is 0. With KFI_REMOTE_CQ_DATA the peer's completion
- * follows the commit.
+ * Makes earlier writes of this endpoint to the range of @msg->rma_iov durable,
+ * with flags: KFI_COMPLETION, KFI_REMOTE_CQ_DATA, KFI_FENCE. Moves no bytes:
+ * @msg->iov_count is 0, else -EINVAL. With KFI_REMOTE_CQ_DATA the peer's
+ * completion follows the commit.
  *
- * Returns -EOPNOTSUPP if the domain has no durable writes, and -ENOSYS if the
- * endpoint's provider has no commits. Completes with EOPNOTSUPP if the memory is
+ * Returns -EOPNOTSUPP if the domain has no durable writes, -EMSGSIZE if the range
+ * is longer than the domain's max_msg_size, and -ENOSYS if the endpoint's
+ * provider has no commits. Completes with EOPNOTSUPP if the memory is
  * not persistent, EKEYREVOKED if the key has ended, EACCES if the key does not
- * permit a write to the range; the connection stays.
+ * permit a write to the range; the connection stays, but ends after refusals with
+ * eight keys.
  */
 static inline ssize_t kfi_commitmsg(struct kfid_ep *ep, const struct kfi_msg_rma *msg, u64 flags)
 {

@@ -80,6 +80,9 @@ pub(crate) trait Owner: Send + Sync + Sized + 'static {
 
     /// Schedules a commit, if writes wait for it.
     fn commit_again(this: &Arc<Self>);
+
+    /// Ends the connection, whose peer has tried too many keys.
+    fn distrust(this: &Arc<Self>);
 }
 
 /// Port of the listeners, in rdma_cm's port space of TCP, which RoCE does not share with TCP. Binding

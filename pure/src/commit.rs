@@ -28,7 +28,12 @@ use super::{
         MAC, //
     },
     ring::FixedRing,
-    scramble::Scramble, //
+    scramble::Scramble,
+    sync::{
+        AtomicU32,
+        AtomicU64,
+        Ordering, //
+    }, //
 };
 
 /// The protocol version.
@@ -83,6 +88,49 @@ fn u64_at(message: &[u8], at: usize) -> Result<u64, Malformed> {
 fn put(out: &mut [u8], at: usize, data: &[u8]) {
     if let Some(place) = out.get_mut(at..at + data.len()) {
         place.copy_from_slice(data);
+    }
+}
+
+/// Weight of a refused range with another key than the refused range before it.
+const OTHER_KEY: u32 = 128;
+/// Sum of weights that ends a connection.
+const REFUSALS_MAX: u32 = 8 * OTHER_KEY;
+
+/// The refused ranges of a peer's commits on one connection.
+///
+/// A refused commit keeps its connection, unlike other accesses, because the key may have been revoked
+/// after the writes. So a peer could guess keys by commits. This count ends the connection after the
+/// eighth wrong key. Many writes may be in flight with one key when it is revoked, so another range
+/// with the same key has a small weight.
+pub struct Refusals {
+    last: AtomicU64,
+    sum: AtomicU32,
+}
+
+impl Refusals {
+    /// Returns a count of nothing.
+    #[must_use]
+    pub fn new() -> Self {
+        Self {
+            last: AtomicU64::new(0),
+            sum: AtomicU32::new(0),
+        }
+    }
+
+    /// Counts a refused range with `key`. Returns whether the connection must end.
+    pub fn count(&self, key: u64) -> bool {
+        // One task at a time serves a connection's commits, so the order of the two does not matter.
+        let same = self.last.swap(key, Ordering::Relaxed) == key;
+        let weight = if same { 1 } else { OTHER_KEY };
+        let sum = self.sum.load(Ordering::Relaxed).saturating_add(weight);
+        self.sum.store(sum, Ordering::Relaxed);
+        sum >= REFUSALS_MAX
+    }
+}
+
+impl Default for Refusals {
+    fn default() -> Self {
+        Self::new()
     }
 }
 

@@ -434,12 +434,13 @@
 #define KFI_OP_COMPARE_ATOMIC 6
 
 /*
- * Makes a remote range durable that earlier writes of this endpoint have changed, as if each of
- * them had KFI_COMMIT_COMPLETE. Moves no bytes: iov_count and inject must be 0. Needs the
- * right to write. With KFI_REMOTE_CQ_DATA the peer's completion follows the commit.
+ * Makes earlier writes of this endpoint to a remote range durable, as if each of them had
+ * KFI_COMMIT_COMPLETE, and bytes that its earlier reads have returned from there. Moves no
+ * bytes: iov_count and inject must be 0. Needs the right to write. With KFI_REMOTE_CQ_DATA the peer's completion follows the commit.
  * -EOPNOTSUPP: the domain has no durable writes. -EMSGSIZE: the range is too long. Completes
  * with EOPNOTSUPP if the memory is not persistent, EKEYREVOKED if the key has ended, EACCES
- * if the key does not permit a write to the range; the connection stays.
+ * if the key does not permit a write to the range; the connection stays, but ends after refusals
+ * with eight keys. A commit of no bytes needs no key.
  */
 #define KFI_OP_COMMIT 7
 
@@ -1582,8 +1583,8 @@ struct kfi_op_entry {
 	 */
 	__u32 iov_count;
 	/*
-	 * KFI_COMPLETION, KFI_INJECT, KFI_REMOTE_CQ_DATA, KFI_FENCE; for a write also
-	 * KFI_DELIVERY_COMPLETE and KFI_COMMIT_COMPLETE.
+	 * KFI_COMPLETION, KFI_INJECT, KFI_REMOTE_CQ_DATA, KFI_FENCE; for a write or a commit
+	 * also KFI_DELIVERY_COMPLETE and KFI_COMMIT_COMPLETE.
 	 */
 	__u64 flags;
 	/* A value of the caller, returned in the completion. */

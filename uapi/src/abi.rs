@@ -1310,8 +1310,8 @@ pub struct OpEntry {
     /// Number of entries of `iov` in use, 0 to the endpoint's `iov_limit`. Must be 0 with
     /// `KFI_INJECT`, for `KFI_OP_ATOMIC` and for `KFI_OP_COMMIT`.
     pub iov_count: u32,
-    /// `KFI_COMPLETION`, `KFI_INJECT`, `KFI_REMOTE_CQ_DATA`, `KFI_FENCE`; for a write also
-    /// `KFI_DELIVERY_COMPLETE` and `KFI_COMMIT_COMPLETE`.
+    /// `KFI_COMPLETION`, `KFI_INJECT`, `KFI_REMOTE_CQ_DATA`, `KFI_FENCE`; for a write or a commit
+    /// also `KFI_DELIVERY_COMPLETE` and `KFI_COMMIT_COMPLETE`.
     pub flags: u64,
     /// A value of the caller, returned in the completion.
     pub context: u64,
@@ -1352,12 +1352,13 @@ pub const KFI_OP_ATOMIC: u32 = 4;
 pub const KFI_OP_FETCH_ATOMIC: u32 = 5;
 /// As [`KFI_OP_FETCH_ATOMIC`], with comparands (`fi_compare_atomic`).
 pub const KFI_OP_COMPARE_ATOMIC: u32 = 6;
-/// Makes a remote range durable that earlier writes of this endpoint have changed, as if each of
-/// them had [`KFI_COMMIT_COMPLETE`]. Moves no bytes: `iov_count` and `inject` must be 0. Needs the
-/// right to write. With `KFI_REMOTE_CQ_DATA` the peer's completion follows the commit.
+/// Makes earlier writes of this endpoint to a remote range durable, as if each of them had
+/// [`KFI_COMMIT_COMPLETE`], and bytes that its earlier reads have returned from there. Moves no
+/// bytes: `iov_count` and `inject` must be 0. Needs the right to write. With `KFI_REMOTE_CQ_DATA` the peer's completion follows the commit.
 /// `-EOPNOTSUPP`: the domain has no durable writes. `-EMSGSIZE`: the range is too long. Completes
 /// with `EOPNOTSUPP` if the memory is not persistent, `EKEYREVOKED` if the key has ended, `EACCES`
-/// if the key does not permit a write to the range; the connection stays.
+/// if the key does not permit a write to the range; the connection stays, but ends after refusals
+/// with eight keys. A commit of no bytes needs no key.
 pub const KFI_OP_COMMIT: u32 = 7;
 
 /// Type of values (`enum fi_datatype`): 8 bits, signed.

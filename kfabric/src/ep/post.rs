@@ -137,12 +137,11 @@ impl Endpoint {
     ///   many pieces.
     /// - `EINVAL` if an atomic's sizes or the peer's address do not match.
     /// - `EMSGSIZE` if the operation is longer than the domain allows.
-    /// - `EINVAL` for a commit ([`Endpoint::commit`]).
     /// - `EMSGSIZE` if a borrowed piece exceeds
     ///   [`Domain::lent_max`](crate::objects::domain::Domain::lent_max).
     /// - `ENOTCONN` if the endpoint is not connected.
     /// - `EOPNOTSUPP` if the domain does not support the atomic.
-    /// - `EOPNOTSUPP` if an operation other than a write asks to be visible or durable, or the
+    /// - `EOPNOTSUPP` if an operation other than a write or a commit asks to be visible or durable, or the
     ///   domain does not reach that level.
     /// - `EOPNOTSUPP` if the provider does not accept borrowed pages
     ///   ([`LocalMem::lend`](crate::ep::LocalMem)).
@@ -160,13 +159,14 @@ impl Endpoint {
         self.post_as(post, None, true)
     }
 
-    /// Posts a commit: makes `len` bytes of the peer's memory durable that earlier writes of this
-    /// endpoint have changed. `post` has the kind [`OpKind::Commit`] and no memory. Context: any; if
+    /// Posts a commit: makes earlier writes of this endpoint to `len` bytes of the peer's memory
+    /// durable, and bytes that its earlier reads have returned from there. `post` has the kind [`OpKind::Commit`] and no memory. Context: any; if
     /// `may_sleep`, a task that holds no lock.
     ///
     /// # Errors
     ///
     /// - `EOPNOTSUPP` if the domain has no durable writes.
+    /// - `EINVAL` if `post` has another kind. [`Endpoint::post`] refuses this kind likewise.
     /// - As [`Endpoint::post`].
     pub fn commit(&self, post: Post<'_>, len: u64, may_sleep: bool) -> Result {
         self.post_as(post, Some(len), may_sleep)

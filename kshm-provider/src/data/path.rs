@@ -48,6 +48,7 @@ use kfabric::{
         OpKind, //
     },
     pure::{
+        commit::Refusals,
         gate::Gate,
         sendq::{
             Event,
@@ -93,6 +94,8 @@ pub(crate) struct DataPath<E> {
     pub(super) exits: Exits,
     pub(super) group: Arc<Group>,
     pub(super) table: Arc<Table>,
+    /// Refused commits of this end.
+    pub(super) refusals: Refusals,
 }
 
 /// A party inside an endpoint's gate.
@@ -139,6 +142,7 @@ impl<E: Owner> DataPath<E> {
             exits <- Exits::new(),
             group,
             table,
+            refusals: Refusals::new(),
         }))
     }
 

@@ -86,10 +86,12 @@ impl<E: Owner> DataPath<E> {
                 mem::fence_durable();
                 None
             });
-            match refused {
-                Some(None) => op.done += n,
-                Some(Some(err)) => return Some(Step::Refused(err)),
-                None => return Some(Step::Refused(bindings::EKEYREVOKED)),
+            // No key has the value.
+            match refused.unwrap_or(Some(bindings::EKEYREVOKED)) {
+                None => op.done += n,
+                Some(bindings::EOPNOTSUPP) => return Some(Step::Refused(bindings::EOPNOTSUPP)),
+                Some(_) if self.refusals.count(op.key) => return Some(Step::not_allowed()),
+                Some(err) => return Some(Step::Refused(err)),
             }
             if op.done < op.len {
                 return None;

@@ -37,7 +37,7 @@ pub(super) enum Step {
     Stall,
     /// A worker must continue.
     Later,
-    /// The operation failed with an errno, without a byte copied. The connection stays.
+    /// The operation failed with an errno, and no byte has changed. The connection stays.
     Refused(u32),
     /// The connection has ended.
     Cut,

@@ -39,7 +39,8 @@ use kfabric::{
     pure::{
         commit::{
             Ends,
-            Hello, //
+            Hello,
+            Refusals, //
         },
         proof::Mac, //
     },
@@ -102,6 +103,8 @@ struct State<H: Owner> {
 pub(crate) struct Channels<H: Owner> {
     #[pin]
     state: Mutex<State<H>>,
+    /// Refused ranges of the peer's commits.
+    pub(super) refusals: Refusals,
 }
 
 impl<H: Owner> Channels<H> {
@@ -121,6 +124,7 @@ impl<H: Owner> Channels<H> {
                 inward: None,
                 ended: false,
             }, "kverbs_channels"),
+            refusals: Refusals::new(),
         }))
     }
 

@@ -91,6 +91,7 @@ impl Serving {
     ///
     /// - `EPROTO` if the ranges have more bytes than an initiator may ask for: the caller ends the
     ///   channel.
+    /// - `EACCES` if the peer has tried too many keys: the connection ends, too.
     pub(super) fn turn<H: Owner>(&mut self, channel: &Channel<H>) -> Result<bool> {
         // The drop is the fence.
         let flush = Flush::begin();
@@ -104,6 +105,11 @@ impl Serving {
                 return Err(eproto());
             }
             if let Some(status) = self.stretch(channel, &flush) {
+                let refused = matches!(status, Status::Refused | Status::Revoked);
+                if refused && channel.conn.channels().refusals.count(self.ranges[self.judged].key) {
+                    H::distrust(&channel.conn);
+                    return Err(EACCES);
+                }
                 self.statuses[self.judged] = status;
                 self.judged += 1;
                 self.done = 0;

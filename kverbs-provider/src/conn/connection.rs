@@ -11,6 +11,7 @@ use core::sync::atomic::{
     Ordering, //
 };
 use kernel::{
+    bindings,
     impl_has_work,
     new_work,
     prelude::*,
@@ -534,6 +535,10 @@ impl channel::Owner for Connection {
         if this.data.has_commits() {
             <Self as Owner>::commit(this.as_arc_borrow());
         }
+    }
+
+    fn distrust(this: &Arc<Self>) {
+        Self::failed(this.as_arc_borrow(), bindings::EACCES, true);
     }
 }
 

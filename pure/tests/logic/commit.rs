@@ -260,3 +260,16 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn eight_wrong_keys_end_a_connection_and_one_key_many_times_does_not() {
+    let guesses = Refusals::new();
+    let wrong: Vec<bool> = (1..=8).map(|key| guesses.count(key)).collect();
+    assert_eq!(
+        wrong,
+        [false, false, false, false, false, false, false, true]
+    );
+    let revoked = Refusals::new();
+    assert!((0..800).all(|_| !revoked.count(7)));
+    assert!((0..200).any(|_| revoked.count(7)));
+}

@@ -120,14 +120,16 @@ impl<'a> Op<'a> {
         Self::new(abi::KFI_OP_WRITE, local, remote)
     }
 
-    /// Makes `len` bytes of a peer's memory durable that earlier writes of this endpoint have changed
-    /// (`KFI_OP_COMMIT`). One commit of a range costs less than as many writes with [`Op::durable`].
+    /// Makes earlier writes of this endpoint to `len` bytes of a peer's memory durable, and bytes that
+    /// its earlier reads have returned from there (`KFI_OP_COMMIT`). One commit of a range costs less than as many writes with [`Op::durable`].
     /// With [`Op::data`] the peer's completion follows the commit.
     ///
     /// Posting fails where [`Domain::durable`](crate::Domain::durable) is [`Reach::No`](crate::Reach).
     /// The commit completes with `EOPNOTSUPP` if the memory is not
     /// [`Persistence::Adr`](crate::Persistence), with `EKEYREVOKED` if the key has ended, and with
-    /// `EACCES` if the key does not permit a write to the range; the connection stays.
+    /// `EACCES` if the key does not permit a write to the range; the connection stays, but ends after
+    /// refusals with eight keys. With [`Op::data`], an endpoint with rings refuses a commit with
+    /// `EOPNOTSUPP`.
     pub fn commit(remote: RemoteMem, len: usize) -> Self {
         let mut all = Self::new(abi::KFI_OP_COMMIT, &[], remote);
         all.entry.inject_len = len as u64;
@@ -241,7 +243,7 @@ impl<'a> Op<'a> {
     }
 
     /// Completes a write only when its bytes are visible to the target's processors
-    /// (`FI_DELIVERY_COMPLETE`). Posting fails with `EOPNOTSUPP` for any other operation, and where
+    /// (`FI_DELIVERY_COMPLETE`). Posting fails with `EOPNOTSUPP` for other operations, and where
     /// [`Domain::visible`](crate::Domain::visible) is [`Reach::No`](crate::Reach).
     #[must_use]
     pub fn visible(mut self) -> Self {
