@@ -9,9 +9,11 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use kfabric::{Access, Domain, Errno, Key, Region};
+use sha2::{Digest, Sha256};
 
 use super::print;
 use super::serve::{listen_on, Offered};
+use super::transfer::digest_words;
 use crate::cli::Export as Args;
 use crate::error::{During, Failure, Result};
 use crate::say::{complain, printable};
@@ -79,7 +81,9 @@ pub fn run(args: &Args, json: bool) -> Result<()> {
     let mut is_device = false;
     let what = match Hosted::open(&domain, &args.file, args.writable) {
         Err(Failure::Io { source, .. })
-            if args.writable && source.kind() == std::io::ErrorKind::NotFound =>
+            if args.writable
+                && source.kind() == std::io::ErrorKind::NotFound
+                && !args.file.starts_with("/dev") =>
         {
             format!("exporting {shown} (nothing yet)")
         }
@@ -239,6 +243,7 @@ impl Export<'_> {
             return refuse(conn, Errno::EBUSY);
         };
         match self.current(&conn.domain)? {
+            Some(hosted) if !hosted.is_writable() => refuse(conn, Errno::EOPNOTSUPP),
             Some(hosted) if total <= hosted.len() => {
                 if dax::put(conn, &hosted, total)? {
                     self.note(total)?;
@@ -299,11 +304,14 @@ fn grant(region: &Region, index: u64, len: u64, access: Access) -> Result<(Key, 
 fn get(conn: &mut Conn, hosted: &Hosted) -> Result<()> {
     conn.send(&Msg::new(Kind::Offer, &[hosted.len(), SEGMENT]))?;
     let mut open: Option<(u64, Key)> = None;
+    let mut next = 0;
+    let mut hash = Sha256::new();
     loop {
         let msg = conn.recv()?;
         let index = msg.n[0];
         match (msg.kind, open.take()) {
-            (Kind::Want, None) => {
+            // The digest of a device is made segment by segment.
+            (Kind::Want, None) if index == next || !hosted.is_device() => {
                 let (Some(region), Some(len)) =
                     (hosted.segment(index), segment_len(hosted.len(), index))
                 else {
@@ -315,10 +323,16 @@ fn get(conn: &mut Conn, hosted: &Hosted) -> Result<()> {
             }
             (Kind::Release, Some((current, key))) if current == index => {
                 key.close().during("revoke key")?;
+                if hosted.is_device() {
+                    hosted.hash(index, SEGMENT, &mut hash);
+                }
+                next = index + 1;
                 conn.send(&Msg::new(Kind::Release, &[index]))?;
             }
-            (Kind::Digest, None) => {
-                let d = hosted.digest();
+            (Kind::Digest, None)
+                if !hosted.is_device() || segment_len(hosted.len(), next).is_none() =>
+            {
+                let d = hosted.digest().unwrap_or_else(|| digest_words(hash));
                 return conn.send(&Msg::new(
                     Kind::Digest,
                     &[hosted.len(), d[0], d[1], d[2], d[3]],

@@ -211,18 +211,28 @@ impl Client {
     fn offer(&mut self, what: &'static str, request: &Msg) -> Result<(u64, u64, bool)> {
         self.conn.send(request)?;
         let offer = self.conn.recv()?;
-        if offer.status != 0 {
+        if offer.status != 0 && offer.kind == Kind::Offer {
             let errno = Errno(i32::try_from(offer.status).unwrap_or(Errno::EIO.0));
             let why = match errno {
                 Errno::ENOENT => "there is no file yet".to_owned(),
                 Errno::EACCES => "the export is not writable (start it with --writable)".to_owned(),
                 Errno::EMSGSIZE => "the file is larger than the export takes".to_owned(),
-                Errno::EOPNOTSUPP => "the export is not a device-dax device".to_owned(),
+                Errno::EOPNOTSUPP => {
+                    "the export is not a device-dax device, or has no durable writes by this provider"
+                        .to_owned()
+                }
                 Errno::EINVAL => "the export is a device-dax device: use --durable".to_owned(),
                 Errno::EBUSY => "another put is in progress".to_owned(),
                 errno => errno.to_string(),
             };
             return Err(Failure::Refused { what, why });
+        }
+        if offer.status != 0 && offer.kind == Kind::Status {
+            let errno = Errno(i32::try_from(offer.status).unwrap_or(Errno::EIO.0));
+            return Err(Failure::Refused {
+                what,
+                why: errno.to_string(),
+            });
         }
         if offer.kind != Kind::Offer || offer.n[1] == 0 {
             return Err(Failure::Protocol {
@@ -384,7 +394,7 @@ pub fn put(args: &Put, json: bool) -> Result<()> {
     let (_, segment, commits) = client.offer("put", &request)?;
     if commits != args.durable {
         // An older peer ignores the request to be durable.
-        let why = "the peer does not offer durable writes".to_owned();
+        let why = "the peer offers another kind of put".to_owned();
         return Err(Failure::Refused { what: "put", why });
     }
     let mut hash = Sha256::new();

@@ -7,9 +7,11 @@ use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::PathBuf;
 
 use kfabric::{Access, Errno, Key};
+use sha2::{Digest, Sha256};
 
 use super::hosted::Hosted;
 use super::{grant, nonsense, segment_len, words, SEGMENT};
+use crate::cmd::transfer::digest_words;
 use crate::error::{During, Result};
 use crate::session::Conn;
 use crate::wire::{Kind, Msg};
@@ -35,14 +37,12 @@ pub(super) fn device_len(meta: &Metadata) -> io::Result<Option<u64>> {
 }
 
 /// Serves a put of `total` bytes into the first bytes of a device. Returns whether all bytes are
-/// there.
-///
-/// The client's writes are durable when it releases a segment, so nothing is left to do here but to
-/// check the digest.
+/// there. The client commits each segment before it releases the segment.
 pub(super) fn put(conn: &mut Conn, hosted: &Hosted, total: u64) -> Result<bool> {
     conn.send(&Msg::new(Kind::Offer, &[total, SEGMENT, 1]))?;
     let mut next = 0;
     let mut open: Option<Key> = None;
+    let mut hash = Sha256::new();
     loop {
         let msg = conn.recv()?;
         let index = msg.n[0];
@@ -58,11 +58,12 @@ pub(super) fn put(conn: &mut Conn, hosted: &Hosted, total: u64) -> Result<bool> 
             }
             (Kind::Release, Some(key)) if index == next => {
                 key.close().during("revoke key")?;
+                hosted.hash(index, segment_len(total, index).unwrap_or(0), &mut hash);
                 conn.send(&Msg::new(Kind::Release, &[index]))?;
                 next += 1;
             }
             (Kind::Digest, None) if segment_len(total, next).is_none() => {
-                let same = hosted.digest_of(total) == words(&msg);
+                let same = digest_words(hash) == words(&msg);
                 let answer = match same {
                     true => Msg::new(Kind::Status, &[]),
                     false => Msg::failed(Kind::Status, Errno::EBADMSG),

@@ -4,11 +4,11 @@
 
 use std::fs::File;
 use std::io::{ErrorKind, Read};
-use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::Path;
 use std::sync::Arc;
 
-use kfabric::{Access, Domain, Memory, Region, RegionAttr};
+use kfabric::{Access, Domain, Memory, Reach, Region, RegionAttr};
 use sha2::{Digest, Sha256};
 
 use super::{dax, SEGMENT};
@@ -22,6 +22,8 @@ pub(super) struct Hosted {
     segments: Vec<Region>,
     /// Digest of a file; a device's memory changes.
     digest: Option<[u64; 4]>,
+    /// Writes to the device can be durable on this domain.
+    writable: bool,
 }
 
 /// Reads all of `part`.
@@ -33,8 +35,8 @@ fn read_at(file: &File, part: &mut [u8], at: u64) -> std::io::Result<()> {
 }
 
 impl Hosted {
-    /// Maps a file or a device-dax device and pins it, segment by segment; no byte is copied. A
-    /// `writable` device must be persistent memory.
+    /// Maps a file or a device-dax device and pins it, segment by segment; no byte is copied. On a
+    /// domain with durable writes a `writable` device must be persistent memory.
     pub(super) fn open(domain: &Domain, path: &Path, writable: bool) -> Result<Self> {
         // Does not wait for a writer of a FIFO.
         let mut options = File::options();
@@ -42,7 +44,9 @@ impl Hosted {
         let file = file.on_file("open", path)?;
         let meta = file.metadata().on_file("look at", path)?;
         if let Some(len) = dax::device_len(&meta).on_file("look at", path)? {
-            return Self::device(domain, path, len, writable);
+            // Another domain lets peers read.
+            let writable = writable && domain.durable() != Reach::No;
+            return Self::device(domain, path, (meta.rdev(), len), writable);
         }
         if !meta.is_file() {
             return Err(Failure::Usage(format!(
@@ -85,14 +89,24 @@ impl Hosted {
             len,
             segments,
             digest: Some(digest_words(hash)),
+            writable: false,
         })
     }
 
     /// Maps and pins a device-dax device.
-    fn device(domain: &Domain, path: &Path, len: u64, writable: bool) -> Result<Self> {
+    fn device(
+        domain: &Domain,
+        path: &Path,
+        (device, len): (u64, u64),
+        writable: bool,
+    ) -> Result<Self> {
         let mut options = File::options();
-        let file = options.read(true).write(writable).open(path);
-        let file = file.on_file("open", path)?;
+        options.read(true).write(writable).custom_flags(at_once());
+        let file = options.open(path).on_file("open", path)?;
+        if file.metadata().on_file("look at", path)?.rdev() != device {
+            let why = "another file now";
+            return Err(Failure::Usage(format!("{}: {why}", path.display())));
+        }
         let size = usize::try_from(len)
             .map_err(|_| Failure::Usage(format!("{}: too large", path.display())))?;
         let memory = match writable {
@@ -120,6 +134,7 @@ impl Hosted {
             len,
             segments,
             digest: None,
+            writable,
         })
     }
 
@@ -136,23 +151,27 @@ impl Hosted {
         self.digest.is_none()
     }
 
-    pub(super) fn digest(&self) -> [u64; 4] {
-        self.digest.unwrap_or_else(|| self.digest_of(self.len))
+    /// Returns whether a put can write the device durably.
+    pub(super) fn is_writable(&self) -> bool {
+        self.writable
     }
 
-    /// Reads the first `total` bytes for their digest.
-    pub(super) fn digest_of(&self, total: u64) -> [u64; 4] {
-        let mut hash = Sha256::new();
+    /// Returns the digest of a file.
+    pub(super) fn digest(&self) -> Option<[u64; 4]> {
+        self.digest
+    }
+
+    /// Adds the first `len` bytes of a segment to a digest.
+    pub(super) fn hash(&self, index: u64, len: u64, hash: &mut Sha256) {
+        let Some(region) = self.segment(index) else {
+            return;
+        };
+        let len = region.len().min(usize::try_from(len).unwrap_or(usize::MAX));
         let mut part = vec![0; 1 << 20];
-        let mut rest = usize::try_from(total).unwrap_or(usize::MAX);
-        for region in &self.segments {
-            for from in (0..region.len().min(rest)).step_by(part.len()) {
-                let part = &mut part[..(region.len().min(rest) - from).min(1 << 20)];
-                region.read_at(from, part);
-                hash.update(part);
-            }
-            rest = rest.saturating_sub(region.len());
+        for from in (0..len).step_by(part.len()) {
+            let part = &mut part[..(len - from).min(1 << 20)];
+            region.read_at(from, part);
+            hash.update(part);
         }
-        digest_words(hash)
     }
 }
