@@ -3,27 +3,32 @@
 //!
 //! ```text
 //! kfi-pmlog serve /dev/dax0.0 ADDRESS PORT [PROVIDER]     # the host with the memory
+//! kfi-pmlog create ADDRESS PORT [PROVIDER]                # makes a new log without records
 //! kfi-pmlog append ADDRESS PORT [PROVIDER] <LINES         # appends each line
 //! kfi-pmlog show ADDRESS PORT [PROVIDER]                  # prints all records
 //! ```
 //!
-//! The server only opens its memory to clients, one after another: a client appends and recovers by
+//! The server only opens its memory, to one client at a time: a client appends and recovers by
 //! one-sided operations. A record is appended if `append` has printed its number, and then survives
-//! a power failure of the server's host.
+//! a power failure of the server's host. Records have 1 to 65,536 bytes.
 //!
 //! # Layout
 //!
 //! | bytes | content |
 //! |---|---|
 //! | 0–7 | the log's number, drawn when the log is created |
-//! | 8–15 | a commit word that covers the log's number |
+//! | 8–15 | a commit word for these 16 bytes |
 //! | then, for each record: 8 bytes | the record's commit word |
 //! | | the record, filled up to a multiple of 8 bytes |
 //!
 //! A commit word holds the length of the record and a check of the log's number, the position and
 //! the length. The record is made durable first, then its commit word. So a valid word means a whole
-//! record, and the first invalid word is the end of the log. Words of an older log do not pass the
-//! check, nor does a word that a power failure has torn.
+//! record, and the first invalid word is the end of the log. With high probability words of an older
+//! log do not pass the check, nor does a word that a power failure has torn. The check does not
+//! protect against clients that forge words.
+//!
+//! A client that died may have left a valid word that is not durable. So a client commits all that it
+//! has read before it uses it.
 
 #![forbid(unsafe_code)]
 
@@ -34,8 +39,9 @@ use std::path::Path;
 use std::time::Duration;
 
 use kfabric::{
-    resolve, Access, Bind, Caps, CompletionQueue, Device, Domain, Endpoint, EndpointAttr, Event,
-    EventQueue, Fabric, Format, Hints, Info, Memory, Op, Region, RegionAttr, RemoteMem,
+    resolve, Access, Bind, Caps, CompletionQueue, ConnRequest, Device, Domain, Endpoint,
+    EndpointAttr, Event, EventQueue, Fabric, Format, Hints, Info, Memory, Op, Region, RegionAttr,
+    RemoteMem,
 };
 
 type Result<T> = std::result::Result<T, Box<dyn std::error::Error>>;
@@ -46,6 +52,8 @@ const WAIT: Duration = Duration::from_secs(60);
 const LONGEST: usize = 65_536;
 /// Position of the first record's commit word.
 const FIRST: u64 = 16;
+/// Bytes of one commit at most.
+const COMMIT: usize = 1 << 20;
 
 /// Returns the commit word of `len` bytes at a position of a log.
 fn commit_word(log: u64, at: u64, len: u64) -> u64 {
@@ -103,6 +111,21 @@ impl Node {
     }
 }
 
+impl Node {
+    /// Serves a client until the connection ends. Other clients are rejected meanwhile.
+    fn client(&self, request: ConnRequest, data: &[u8]) -> Result<()> {
+        let attr = EndpointAttr::default();
+        let endpoint = self.domain.endpoint_for(request, &attr)?;
+        self.enable(&endpoint)?;
+        endpoint.accept(data)?;
+        while !matches!(
+            self.events.wait(Duration::MAX)?,
+            Event::Shutdown { .. } | Event::ConnFailed(_)
+        ) {}
+        Ok(())
+    }
+}
+
 /// Returns the length of a device-dax device in bytes.
 fn device_len(path: &Path) -> Result<usize> {
     let name = path.file_name().unwrap_or_default();
@@ -130,16 +153,10 @@ fn serve(path: &Path, hints: &Hints, address: &str, port: u16) -> Result<()> {
         // A client has a key of its own, which ends with the client.
         let len = region.len() as u64;
         let remote = key.assign(0, len, Access::REMOTE)?;
-        let endpoint = node
-            .domain
-            .endpoint_for(request, &EndpointAttr::default())?;
-        node.enable(&endpoint)?;
-        let size = len.to_le_bytes();
-        endpoint.accept(&[&remote.to_raw()[..], &size].concat())?;
-        while !matches!(
-            node.events.wait(Duration::MAX)?,
-            Event::Shutdown { .. } | Event::ConnFailed(_)
-        ) {}
+        let data = [&remote.to_raw()[..], &len.to_le_bytes()].concat();
+        if let Err(failure) = node.client(request, &data) {
+            eprintln!("a client is lost: {failure}");
+        }
         key.revoke()?;
     }
 }
@@ -209,25 +226,37 @@ impl Log {
         self.run(&write.durable().completion())
     }
 
-    /// Finds the end of the log, and passes each record to `each`. Creates the log if there is none.
+    /// Makes a log without records.
+    fn create(&self) -> Result<()> {
+        let number = RandomState::new().hash_one(self.remote.key);
+        self.write_word(0, number)?;
+        self.write_word(8, commit_word(number, 8, 8))
+    }
+
+    /// Finds the end of the log, makes all before it durable, and passes each record to `each`.
+    /// Returns the number of records.
     fn recover(&mut self, mut each: impl FnMut(u64, &[u8])) -> Result<u64> {
         self.number = self.read_word(0)?;
         if self.read_word(8)? != commit_word(self.number, 8, 8) {
-            self.number = RandomState::new().hash_one(self.number);
-            self.write_word(0, self.number)?;
-            self.write_word(8, commit_word(self.number, 8, 8))?;
+            return Err("there is no log: use create".into());
         }
-        let mut count = 0;
+        let mut places = Vec::new();
         while self.end + 8 <= self.size {
             let word = self.read_word(self.end)?;
             let Some(len) = length(self.number, self.end, word) else {
                 break;
             };
-            each(count, &self.read(self.end + 8, len)?);
+            places.push((self.end + 8, len));
             self.end += step(len);
-            count += 1;
         }
-        Ok(count)
+        for at in (0..self.end).step_by(COMMIT) {
+            let len = COMMIT.min((self.end - at) as usize);
+            self.run(&Op::commit(self.remote.offset(at), len))?;
+        }
+        for (number, (at, len)) in (0..).zip(&places) {
+            each(number, &self.read(*at, *len)?);
+        }
+        Ok(places.len() as u64)
     }
 
     /// Appends a record, which is durable when this returns.
@@ -274,7 +303,10 @@ fn main() -> Result<()> {
             serve(Path::new(path), &hints(4), address, port.parse()?)
         }
         ["append", address, port, ..] => append(Log::open(&hints(3), address, port.parse()?)?),
+        ["create", address, port, ..] => Log::open(&hints(3), address, port.parse()?)?.create(),
         ["show", address, port, ..] => show(Log::open(&hints(3), address, port.parse()?)?),
-        _ => Err("usage: kfi-pmlog serve DEVICE | append | show ADDRESS PORT [PROVIDER]".into()),
+        _ => Err(
+            "usage: kfi-pmlog serve DEVICE | create | append | show ADDRESS PORT [PROVIDER]".into(),
+        ),
     }
 }
