@@ -12,6 +12,7 @@ mod kernel;
 mod keys;
 mod libfabric;
 mod memory;
+mod pmem;
 mod profile;
 mod rings;
 mod shm;
@@ -36,6 +37,7 @@ const BENCHES: &[Bench] = &[
     ("kernel", kernel::run),
     ("blk", blk::run_all),
     ("libfabric", libfabric::run),
+    ("pmem", pmem::run),
     ("lat", wire::latency),
     ("bw", wire::bandwidth),
 ];
@@ -78,12 +80,13 @@ impl Figure<'_> {
 }
 
 /// Builds a C program of ours in the guest. Returns its path.
-fn build(name: &str, source: &str, library: &str) -> Result<PathBuf> {
+fn build(name: &str, source: &str, libraries: &[&str]) -> Result<PathBuf> {
     let program = std::env::temp_dir().join(format!("{name}.{}", std::process::id()));
     let file = program.with_extension("c");
     std::fs::write(&file, source)?;
     let (from, to) = (file.to_string_lossy(), program.to_string_lossy());
-    crate::harness::guest::run("gcc", &["-O2", "-o", &to, &from, library])?;
+    let args = [&["-O2", "-o", &to, &from], libraries].concat();
+    crate::harness::guest::run("gcc", &args)?;
     Ok(program)
 }
 

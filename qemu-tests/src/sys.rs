@@ -371,6 +371,18 @@ impl Map {
         unsafe { p.write_volatile(value.to_ne_bytes()) }
     }
 
+    /// Writes the lines of a part back, as a program does that makes its persistent memory durable.
+    pub fn write_back(&self, off: usize, len: usize) {
+        use std::arch::x86_64::{_mm_clflush, _mm_sfence};
+        let start = self.at(off, len);
+        for line in (0..len).step_by(64) {
+            // SAFETY: The line begins in the mapping; every x86-64 processor has the instruction.
+            unsafe { _mm_clflush(start.wrapping_add(line)) };
+        }
+        // SAFETY: Every x86-64 processor has the instruction.
+        unsafe { _mm_sfence() };
+    }
+
     /// Reads four bytes at an aligned offset, in acquire order.
     pub fn load32(&self, off: usize) -> u32 {
         assert!(off.is_multiple_of(4));

@@ -127,6 +127,7 @@ fn measure(ctx: &Context, args: &Args) -> Result<(Vec<Figure>, i32)> {
         nodes: Nodes::Netns,
         device: args.device,
         icount: !args.real_time,
+        pmem: args.names.is_empty() || args.names.iter().any(|name| name == "pmem"),
         cpus: Some(args.cpus),
         ..Options::default()
     };

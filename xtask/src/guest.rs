@@ -115,6 +115,9 @@ pub struct Options {
     /// The guest's clock counts instructions: slow, but the same in every run.
     #[arg(long)]
     pub icount: bool,
+    /// The guest has persistent memory also with --icount.
+    #[arg(skip)]
+    pub pmem: bool,
     /// CPUs of each guest [default: 2; 1 with --icount].
     #[arg(long, value_name = "N")]
     pub cpus: Option<u32>,
@@ -146,6 +149,7 @@ impl Default for Options {
             kernel: Kernel::Stock,
             device: Device::Rxe,
             icount: false,
+            pmem: false,
             cpus: None,
             mem: MEM.to_owned(),
             dir: None,

@@ -52,7 +52,7 @@ fn parse(line: &str) -> Result<Line> {
 pub(super) fn run(ctx: &mut Ctx) -> Result<()> {
     if ctx.first() {
         let source = include_str!("../../interop/fi_bench.c");
-        let program = build("fi_bench", source, "-lfabric")?;
+        let program = build("fi_bench", source, &["-lfabric"])?;
         let (dev, addr) = (ctx.env.dev.clone(), ctx.env.addr.to_string());
         let rxe = |name, kind| Provider {
             name,

@@ -39,7 +39,7 @@ pub(super) fn verbs_reg() -> Result<std::path::PathBuf> {
     build(
         "verbs_reg",
         include_str!("../../interop/verbs_reg.c"),
-        "-libverbs",
+        &["-libverbs"],
     )
 }
 

@@ -90,7 +90,7 @@ pub(super) fn run(ctx: &mut Ctx) -> Result<()> {
         let program = build(
             "fi_shm_pong",
             include_str!("../../interop/fi_shm_pong.c"),
-            "-lfabric",
+            &["-lfabric"],
         )?;
         let program = program.to_string_lossy();
         for (case, len, rounds) in [

@@ -34,7 +34,7 @@ impl Run<'_> {
 /// A table of the page: its name, the benchmark that it needs, and its rows.
 type Table = (&'static str, &'static str, fn(&Run<'_>) -> Result<String>);
 
-const TABLES: [Table; 9] = [
+const TABLES: [Table; 10] = [
     ("keys", "keys", keys),
     ("kernel", "kernel", kernel),
     ("shm, one-sided", "shm", one_sided),
@@ -44,6 +44,7 @@ const TABLES: [Table; 9] = [
     ("reg", "reg", reg),
     ("lat and bw", "lat", perftest),
     ("libfabric", "libfabric", libfabric),
+    ("pmem", "pmem", pmem),
 ];
 
 /// Replaces the tables of the benchmarks that ran. Returns the new page.
@@ -383,6 +384,25 @@ fn perftest(run: &Run<'_>) -> Result<String> {
     Ok(list(&head, &run.figures, |figure, value| {
         format!("{} {}", short(value), figure.unit)
     }))
+}
+
+fn pmem(run: &Run<'_>) -> Result<String> {
+    let head = ["", "us", "compared with", "us", "ratio", "wanted"];
+    let rows: Vec<Vec<String>> = run
+        .figures
+        .iter()
+        .map(|figure| {
+            vec![
+                figure.case.clone(),
+                short(figure.value),
+                figure.peer.clone().unwrap_or_default(),
+                figure.peer_value.map(short).unwrap_or_default(),
+                ratio(figure),
+                wanted(figure),
+            ]
+        })
+        .collect();
+    Ok(markdown(&head, &rows))
 }
 
 /// A row for each case, a column for each way to a peer.

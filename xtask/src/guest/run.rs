@@ -251,7 +251,7 @@ impl Guests<'_> {
     fn pmem(&self) -> Option<Pmem<'_>> {
         match (&self.options.pmcut, &self.plugin) {
             (Some(cut), Some(plugin)) => Some(Pmem::Cut(cut, plugin)),
-            _ if self.options.icount => None,
+            _ if self.options.icount && !self.options.pmem => None,
             _ => Some(Pmem::Plain),
         }
     }
