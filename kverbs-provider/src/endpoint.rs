@@ -114,7 +114,8 @@ impl Endpoint {
         if let Some(request) = request {
             // No step fails after this one.
             let (id, param) = request.take().ok_or(EINVAL)?;
-            Connection::take_over(&endpoint.connection, id, param, request.proven().cloned());
+            let (proven, secret) = (request.proven().cloned(), request.secret());
+            Connection::take_over(&endpoint.connection, id, param, proven, secret);
         }
         Ok(endpoint)
     }

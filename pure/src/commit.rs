@@ -13,10 +13,11 @@
 //! | COMMIT | initiator | a message | up to [`RANGES_MAX`] ranges: [`write_request`], [`Request`] |
 //! | ANSWER | target | a message | a [`Status`] for each range: [`write_answer`], [`Answer`] |
 //!
-//! The channel belongs to the connection whose queue pairs and first packet numbers both ends know
-//! ([`Ends`]). The packet numbers are random, and no message has them: a HELLO and a WELCOME have a
-//! tag that only a party with the numbers can compute. Under an auth key both also have a MAC of
-//! the key.
+//! The channel belongs to the connection whose queue pairs, first packet numbers and secret both ends
+//! know ([`Ends`]). The packet numbers and the secret are random, and no message of a channel has them:
+//! a HELLO and a WELCOME have a tag that only a party with these can compute. Under an auth key both
+//! also have a MAC of the key. The packet numbers are no secret from the users of both hosts; the
+//! secret is ([`wire`](super::wire)).
 //!
 //! All numbers are big-endian. The initiator sends a COMMIT only after the last one was answered.
 
@@ -33,7 +34,8 @@ use super::{
         AtomicU32,
         AtomicU64,
         Ordering, //
-    }, //
+    },
+    wire::Secret, //
 };
 
 /// The protocol version.
@@ -150,6 +152,14 @@ pub struct Ends {
     pub initiator: End,
     /// The end that serves the channel.
     pub target: End,
+    /// The secrets of the connecting and of the accepting end ([`secret_of`]); 0 without.
+    pub secret: u128,
+}
+
+/// Returns the secret of a connection, from the secrets of the connecting and the accepting end.
+pub fn secret_of(connecting: &Secret, accepting: &Secret) -> u128 {
+    let number = |secret: &Secret| u128::from(u64::from_be_bytes(*secret));
+    number(connecting) << 64 | number(accepting)
 }
 
 /// Size of the text of a MAC.
@@ -162,6 +172,7 @@ impl Ends {
         Self {
             initiator: self.target,
             target: self.initiator,
+            secret: self.secret,
         }
     }
 
@@ -174,11 +185,11 @@ impl Ends {
         ]
     }
 
-    /// Returns a number that only a party with the packet numbers can compute.
+    /// Returns a number that only a party with the packet numbers and the secret can compute.
     fn tag(&self, kind: u8) -> u64 {
-        let fold = |secret: u128, number: &u32| secret << 32 | u128::from(*number);
-        let secret = self.numbers().iter().fold(0, fold);
-        Scramble::new(secret).scramble(u64::from(kind))
+        let fold = |all: u128, number: &u32| all << 32 | u128::from(*number);
+        let numbers = self.numbers().iter().fold(0, fold);
+        Scramble::new(numbers ^ self.secret).scramble(u64::from(kind))
     }
 
     fn text(&self, kind: u8, channel: u32) -> [u8; TEXT] {

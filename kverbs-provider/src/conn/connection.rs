@@ -98,10 +98,14 @@ use kfabric::{
     },
     pure::{
         commit::{
+            Ends,
             Range,
             RANGES_MAX, //
         },
-        wire, //
+        wire::{
+            self,
+            Secret, //
+        }, //
     },
     sys::{
         net::Net,
@@ -117,6 +121,8 @@ pub(super) struct Ctl {
     pub(super) id: Option<CmId<Connection>>,
     /// The peer's parameters, on the accepting side.
     pub(super) offered: Option<ConnParam>,
+    /// This side's secret in the request, or the peer's, on the accepting side.
+    pub(super) secret: Option<Secret>,
     /// Framed application data for the connection request.
     pub(super) message: [u8; wire::REQUEST_MAX],
     pub(super) message_len: usize,
@@ -218,10 +224,13 @@ impl Connection {
         self.device.ib().is_iwarp()
     }
 
-    /// Records both ends of the connection, before the peer can open a channel.
-    pub(super) fn identify(&self, id: &CmId<Self>, qp: &QueuePair<Self>) {
+    /// Records both ends of the connection, and its secret or 0, before the peer can open a channel.
+    pub(super) fn identify(&self, id: &CmId<Self>, qp: &QueuePair<Self>, secret: u128) {
         let identity = Identity {
-            ends: qp.ends(),
+            ends: Ends {
+                secret,
+                ..qp.ends()
+            },
             local: id.local_addr(),
             peer: id.peer_addr(),
         };
@@ -349,6 +358,7 @@ impl Connection {
                     qp: None,
                     id: None,
                     offered: None,
+                    secret: None,
                     message: [0; wire::REQUEST_MAX],
                     message_len: 0,
                     handshake: None,
@@ -380,9 +390,11 @@ impl Connection {
         id: CmId<request::Inner>,
         param: ConnParam,
         proven: Option<Proven>,
+        secret: Option<Secret>,
     ) {
         let mut ctl = this.ctl.lock();
         ctl.proven = proven;
+        ctl.secret = secret;
         // Both timers are optional: on failure, the connection manager keeps its defaults.
         let _ = id.set_timers(ACK_TIMEOUT, MIN_RNR_TIMER);
         ctl.local = id.local_addr();

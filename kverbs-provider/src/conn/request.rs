@@ -37,7 +37,10 @@ use crate::{
 use kfabric::{
     base::errno::enotconn,
     provider::ConnRequestOps,
-    pure::wire,
+    pure::wire::{
+        self,
+        Secret, //
+    },
     uapi::SockAddr, //
 };
 
@@ -149,6 +152,12 @@ impl Request {
                 None
             }
         }
+    }
+
+    /// Returns the peer's secret, if the request has one. A request with a proof has none.
+    pub(crate) fn secret(&self) -> Option<Secret> {
+        let plain = handshake::is_plain(&self.message);
+        plain.then(|| wire::secret(&self.message)).flatten()
     }
 
     /// Returns the peer's proof of its auth key, if there is one.

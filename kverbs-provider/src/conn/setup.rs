@@ -22,6 +22,7 @@ use super::{
     }, //
 };
 use crate::{
+    data::level,
     errno,
     ib::{
         cm::{
@@ -45,11 +46,28 @@ use crate::{
     }, //
 };
 use kfabric::{
+    auth,
     base::errno::ekeyrejected,
     provider::helpers::Phase,
-    pure::wire,
-    uapi::SockAddr, //
+    pure::{
+        commit::secret_of,
+        wire::{
+            self,
+            Secret, //
+        }, //
+    },
+    uapi::{
+        SockAddr,
+        KFI_REACH_NO, //
+    }, //
 };
+
+/// Returns random bytes for a request or an answer.
+fn new_secret() -> Secret {
+    let mut secret = Secret::default();
+    auth::random(&mut secret);
+    secret
+}
 
 impl Connection {
     /// Implements [`EndpointOps::connect`](kfabric::provider::EndpointOps::connect).
@@ -70,7 +88,13 @@ impl Connection {
                 ctl.handshake = Some(Handshake::new(proof, data)?);
             }
             None => {
-                ctl.message_len = wire::encode(data, &mut ctl.message).map_err(|_| EINVAL)?;
+                let used = wire::encode(data, &mut ctl.message).map_err(|_| EINVAL)?;
+                ctl.message_len = used;
+                if this.has_channels() {
+                    let secret = new_secret();
+                    ctl.message_len = wire::append_secret(&mut ctl.message, used, &secret);
+                    ctl.secret = (ctl.message_len != used).then_some(secret);
+                }
             }
         }
         let id = CmId::new(&this.net, this.clone())?;
@@ -105,10 +129,19 @@ impl Connection {
         let (Some(id), Some(qp)) = (&ctl.id, &ctl.qp) else {
             return Err(EINVAL);
         };
-        let len = match &ctl.proven {
+        let mut secret = 0;
+        let mut len = match &ctl.proven {
             Some(proven) => proven.reply(self.proven_qp(&param), data, &mut message)?,
             None => wire::encode(data, &mut message).map_err(|_| EINVAL)?,
         };
+        if let Some(theirs) = ctl.secret.filter(|_| self.has_channels()) {
+            let own = new_secret();
+            let used = len;
+            len = wire::append_secret(&mut message, used, &own);
+            if len != used {
+                secret = secret_of(&theirs, &own);
+            }
+        }
         if let Err(e) = qp.connect(id, RETRY_COUNT, RNR_RETRY) {
             if qp.is_broken() {
                 self.down(ctl, 0, 0);
@@ -122,12 +155,17 @@ impl Connection {
             }
             return Err(e);
         }
-        self.identify(id, qp);
+        self.identify(id, qp, secret);
         id.accept(&param, &message[..len])
             .map_err(|_| Self::given_up())?;
         self.connecting.store(CONNECT_TICKS, Ordering::Release);
         ctl.phase = Phase::Connecting;
         Ok(())
+    }
+
+    /// Returns whether the connection may have channels for durable writes.
+    fn has_channels(&self) -> bool {
+        level::durable(self.device.ib()) != KFI_REACH_NO
     }
 
     /// Returns the error of an accept that is too late: the peer did not wait, or the device failed
@@ -259,7 +297,10 @@ impl Connection {
         }
         qp.connect(id, RETRY_COUNT, RNR_RETRY)
             .and_then(|()| {
-                self.identify(id, qp);
+                let theirs = wire::secret(&message[..len]);
+                let both = ctl.secret.zip(theirs);
+                let secret = both.map_or(0, |(own, theirs)| secret_of(&own, &theirs));
+                self.identify(id, qp, secret);
                 id.establish()
             })
             .inspect_err(|_| {

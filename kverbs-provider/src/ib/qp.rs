@@ -493,6 +493,7 @@ impl<H: Completions> QueuePair<H> {
                 qp: peer_qp.load(Ordering::Relaxed),
                 psn: peer_psn.load(Ordering::Relaxed),
             },
+            secret: 0,
         }
     }
 

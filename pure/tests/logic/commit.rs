@@ -8,6 +8,7 @@ use proptest::prelude::*;
 const ENDS: Ends = Ends {
     initiator: End { qp: 17, psn: 4711 },
     target: End { qp: 18, psn: 815 },
+    secret: 0xfeed << 64,
 };
 
 fn mac(text: &[u8]) -> Mac {

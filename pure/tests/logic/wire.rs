@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 use kfabric_pure::wire::{
-    decode, encode, TooLong, DATA_MAX, HEADER, LIBFABRIC_DATA_MAX, REJECT_MAX, REPLY_MAX,
-    REQUEST_MAX,
+    append_secret, decode, encode, secret, TooLong, DATA_MAX, HEADER, LIBFABRIC_DATA_MAX,
+    REJECT_MAX, REPLY_MAX, REQUEST_MAX,
 };
 use proptest::prelude::*;
 
@@ -33,6 +33,26 @@ fn hostile_sizes_and_nothing() {
     assert_eq!(decode(&[0; REJECT_MAX]), b"");
     assert_eq!(encode(&[], &mut []), Err(TooLong));
     assert_eq!(encode(&[0; DATA_MAX + 1], &mut [0; 1024]), Err(TooLong));
+}
+
+/// Up to 43 bytes of application data leave space for the secret in a request; ofi_rxm has 24.
+#[test]
+fn secret_follows_the_data_if_it_fits() {
+    const SECRET: [u8; 8] = *b"01234567";
+    for len in [0, 24, 43, 44, LIBFABRIC_DATA_MAX] {
+        let data = vec![0xff; len];
+        let mut out = [0; REQUEST_MAX];
+        let used = encode(&data, &mut out).unwrap();
+        let total = append_secret(&mut out, used, &SECRET);
+        let fits = len <= 43;
+        assert_eq!(total, if fits { used + 12 } else { used });
+        assert_eq!(secret(&out), fits.then_some(SECRET));
+        assert_eq!(secret(&out[..total]), fits.then_some(SECRET));
+        assert_eq!(decode(&out), data);
+    }
+    assert_eq!(secret(&[]), None);
+    assert_eq!(secret(&[255, b'k', b'f', b's', b'1']), None);
+    assert_eq!(secret(&[0; REPLY_MAX]), None);
 }
 
 proptest! {

@@ -17,9 +17,11 @@ use crate::sys::{patience, slowness};
 use crate::wire::peer::Peer;
 use anyhow::{bail, ensure, Context, Result};
 use kfabric_pure::commit::{
-    write_answer, write_request, End, Ends, Hello, Range, Status, ANSWER_MAX, REFUSAL, REQUEST_MAX,
+    secret_of, write_answer, write_request, End, Ends, Hello, Range, Status, ANSWER_MAX, REFUSAL,
+    REQUEST_MAX,
 };
 use kfabric_pure::proof::Mac;
+use kfabric_pure::wire::{self, Secret};
 use kfabric_uapi::KFI_COMMIT_COMPLETE;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -27,13 +29,19 @@ use std::time::{Duration, Instant};
 /// The topic's tests.
 pub const TESTS: &[Test] = &[
     Test::pair("pmem.p10_hostile_commits_change_nothing", |c| {
-        raw(c, commits)
+        raw(c, None, commits)
     })
     .seconds(20)
     .on(NETNS),
     Test::pair(
         "pmem.p10_channel_without_the_packet_numbers_is_refused",
-        |c| raw(c, strangers),
+        |c| raw(c, None, strangers),
+    )
+    .seconds(20)
+    .on(NETNS),
+    Test::pair(
+        "pmem.p10_channel_without_the_secret_is_refused",
+        |c| raw(c, Some(*b"a secret"), no_secret),
     )
     .seconds(20)
     .on(NETNS),
@@ -41,7 +49,7 @@ pub const TESTS: &[Test] = &[
         "pmem.p10_streams_of_commits_do_not_hold_up_other_users",
         streams,
     )
-    .seconds(30)
+    .seconds(60)
     .on(NETNS),
     Test::pair(
         "pmem.p10_refusal_for_the_moment_is_not_one_for_ever",
@@ -71,8 +79,12 @@ struct Raw<'a> {
     to: Remote,
 }
 
-/// Runs `attack` as node 2, and checks the memory of node 1.
-fn raw(ctx: &mut Ctx, attack: fn(&mut Raw<'_>) -> Result<()>) -> Result<()> {
+/// Runs `attack` as node 2, whose request has `secret`, and checks the memory of node 1.
+fn raw(
+    ctx: &mut Ctx,
+    secret: Option<Secret>,
+    attack: fn(&mut Raw<'_>) -> Result<()>,
+) -> Result<()> {
     if ctx.first() {
         let map = Device::Nvdimm.map()?;
         (0..map.len()).for_each(|i| map.set(i, FILL));
@@ -82,6 +94,7 @@ fn raw(ctx: &mut Ctx, attack: fn(&mut Raw<'_>) -> Result<()>) -> Result<()> {
         let (_pep, at) = side.listen(ctx.env.at(0), 0)?;
         ctx.ctl.send(&(at.port(), mine))?;
         let cq = side.cq(0, 0)?;
+        ctx.barrier("started")?;
         let ep = accept_one(&side, &Opts::default(), &cq)?.handle;
         ctx.barrier("over")?;
         let changed = (0..map.len()).find(|i| map.get(*i) != FILL);
@@ -94,9 +107,21 @@ fn raw(ctx: &mut Ctx, attack: fn(&mut Raw<'_>) -> Result<()>) -> Result<()> {
     }
     let (port, to): (u16, Remote) = ctx.ctl.recv()?;
     let mut peer = Peer::start(slowness())?;
+    ctx.barrier("started")?;
     let address = ctx.env.peer;
-    let (_, ends) = open(&mut peer, 0, &format!("{address} {port}"), |_| "00".into())?
+    let mut data = [0; wire::REQUEST_MAX];
+    let len = match &secret {
+        Some(secret) => wire::append_secret(&mut data, wire::HEADER, secret),
+        None => wire::HEADER,
+    };
+    let to_node = format!("{address} {port}");
+    let (answer, mut ends) = open(&mut peer, 0, &to_node, |_| hex(&data[..len]))?
         .context("the target has refused the connection")?;
+    let theirs = wire::secret(&unhex(&answer)?);
+    ensure!(theirs.is_some() == secret.is_some(), "answer {answer}");
+    if let Some((own, theirs)) = secret.zip(theirs) {
+        ends.secret = secret_of(&own, &theirs);
+    }
     let mut raw = Raw {
         peer,
         ctx,
@@ -146,12 +171,21 @@ fn open(
             qp: agreed[0].parse()?,
             psn: agreed[1].parse()?,
         },
+        secret: 0,
     };
     Ok(Some((event[2].clone(), ends)))
 }
 
 fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+fn unhex(text: &str) -> Result<Vec<u8>> {
+    let pair = |at| {
+        let two = text.get(at..at + 2).context("half a byte")?;
+        Ok(u8::from_str_radix(two, 16)?)
+    };
+    (0..text.len()).step_by(2).map(pair).collect()
 }
 
 impl Raw<'_> {
@@ -293,10 +327,23 @@ fn strangers(raw: &mut Raw<'_>) -> Result<()> {
     Ok(())
 }
 
-/// Connections with a stream of COMMITs, each of 64 MiB.
+/// A user of the initiator's host knows queue pairs and packet numbers, but not the secret.
+fn no_secret(raw: &mut Raw<'_>) -> Result<()> {
+    let ends = raw.ends;
+    ensure!(ends.secret != 0);
+    for secret in [0, ends.secret ^ 1, ends.secret ^ 1 << 64, !ends.secret] {
+        let opened = raw.channel(&Ends { secret, ..ends })?;
+        ensure!(!opened, "a channel with the secret {secret:#x}");
+    }
+    ensure!(raw.channel(&ends)?, "the target has refused its peer");
+    Ok(())
+}
+
+/// Connections with a stream of COMMITs.
 const STREAMS: u32 = 6;
-/// Number of ranges that make a COMMIT of 64 MiB.
+/// Number of ranges of a COMMIT, and bytes of each: an emulator takes seconds for a COMMIT.
 const PIECES: usize = 32;
+const PIECE: u64 = 512 << 10;
 /// Connections of the other user, one after the other.
 const ROUNDS: u32 = 6;
 /// Time in which the other user connects, writes durably and disconnects, however many COMMITs wait.
@@ -304,7 +351,7 @@ const BOUND: Duration = Duration::from_secs(10);
 
 /// Sends COMMITs on all channels until `over`, at once. Returns the number of answers.
 fn stream(peer: &mut Peer, over: &AtomicBool, message: &[u8]) -> Result<u32> {
-    let ms = 60_000 * slowness();
+    let ms = 120_000 * slowness();
     let len = message.len();
     must(peer, &format!("put {}", hex(message)))?;
     let post = |peer: &mut Peer, n: u32| {
@@ -339,6 +386,7 @@ fn streams(ctx: &mut Ctx) -> Result<()> {
         let (_pep, at) = side.listen(ctx.env.at(0), 0)?;
         ctx.ctl.send(&(at.port(), mine))?;
         let cq = side.cq(0, 0)?;
+        ctx.barrier("started")?;
         for _ in 0..STREAMS {
             accept_one(&side, &Opts::default(), &cq)?;
         }
@@ -351,6 +399,7 @@ fn streams(ctx: &mut Ctx) -> Result<()> {
     }
     let (port, to): (u16, Remote) = ctx.ctl.recv()?;
     let mut peer = Peer::start(slowness())?;
+    ctx.barrier("started")?;
     let address = ctx.env.peer;
     for n in 0..STREAMS {
         let at = format!("{address} {port}");
@@ -361,12 +410,10 @@ fn streams(ctx: &mut Ctx) -> Result<()> {
         let channel = open(&mut peer, 2 * n + 1, &at, hello)?;
         ensure!(channel.is_some(), "the target has refused its peer");
     }
-    let piece = (64 << 20) / PIECES as u64;
-    ensure!(piece <= MAPPED as u64);
     let range = Range {
         key: to.key,
         addr: to.addr,
-        len: piece,
+        len: PIECE,
     };
     let mut message = [0; REQUEST_MAX];
     let len = write_request(1, &[range; PIECES], &mut message);
@@ -400,7 +447,7 @@ fn streams(ctx: &mut Ctx) -> Result<()> {
             .map_err(|_| anyhow::anyhow!("the streams panicked"))??;
         Ok((longest?, answers))
     })?;
-    eprintln!("{answers} COMMITs of 64 MiB; the longest of {ROUNDS} rounds took {longest:?}");
+    eprintln!("{answers} COMMITs; the longest of {ROUNDS} rounds took {longest:?}");
     ensure!(longest < patience(BOUND), "a round took {longest:?}");
     ctx.barrier("end")
 }
