@@ -43,6 +43,8 @@ pub const SHM_LONG: u16 = 64;
 pub const PLANTED: u16 = 128;
 /// Runs over the intra-node provider, in a guest whose persistent memory loses its power.
 pub const POWER_CUT: u16 = 256;
+/// Runs over verbs between two network namespaces, in a guest whose persistent memory loses its power.
+pub const POWER_CUT_VERBS: u16 = 512;
 /// Runs on either provider between two nodes of one kernel.
 pub const PAIR: u16 = NETNS | SHM;
 

@@ -307,7 +307,7 @@ impl<'a> Guests<'a> {
             Err(error) => eprintln!("  without the C programs: {error:#}"),
         }
         let plugin = match &options.pmcut {
-            Some(_) if options.nodes != Nodes::One => bail!("--pmcut needs --nodes 1"),
+            Some(_) if options.nodes == Nodes::Two => bail!("--pmcut needs one guest"),
             Some(_) => Some(programs::pmcut(ctx, &rig.root)?),
             None => None,
         };

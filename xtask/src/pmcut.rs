@@ -15,7 +15,7 @@ use crate::context::Context;
 use crate::guest::output::by_line;
 use crate::guest::pmcut::{End, Pmcut};
 use crate::guest::run::Outcome;
-use crate::guest::{Guests, Job, Kernel, Options};
+use crate::guest::{Guests, Job, Kernel, Nodes, Options};
 use crate::progress::clock;
 use crate::report::{Line, Report, Status};
 use crate::setup::Which;
@@ -42,6 +42,40 @@ const ENDLESS: u64 = 1 << 20;
 const FENCES: u64 = 200;
 const KILL_WITHIN: Duration = Duration::from_millis(1500);
 
+/// The provider over which the guest writes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub enum Provider {
+    /// Between two processes.
+    Kshm,
+    /// Between two network namespaces, by rxe.
+    Kverbs,
+}
+
+impl Provider {
+    fn nodes(self) -> Nodes {
+        match self {
+            Self::Kshm => Nodes::One,
+            Self::Kverbs => Nodes::Netns,
+        }
+    }
+
+    fn topology(self) -> &'static str {
+        match self {
+            Self::Kshm => "power-cut",
+            Self::Kverbs => "power-cut-netns",
+        }
+    }
+
+    /// Returns the number of fences that this many writes cause at least. A commit over verbs is one
+    /// of several writes.
+    fn fences(self, writes: u64) -> u64 {
+        match self {
+            Self::Kshm => writes,
+            Self::Kverbs => writes / 4,
+        }
+    }
+}
+
 /// The arguments of `pmcut`.
 #[derive(Debug, Clone, clap::Args)]
 pub struct Args {
@@ -61,6 +95,9 @@ pub struct Args {
     /// The distribution's kernel, or one with every checker enabled.
     #[arg(long, value_enum, default_value = "stock")]
     pub kernel: Kernel,
+    /// The provider of the writes.
+    #[arg(long, value_enum, default_value = "kshm")]
+    pub provider: Provider,
 }
 
 impl Args {
@@ -72,6 +109,7 @@ impl Args {
             seed: None,
             eadr: false,
             kernel: Kernel::Stock,
+            provider: Provider::Kshm,
         }
     }
 
@@ -83,6 +121,7 @@ impl Args {
             seed: Some(seed),
             eadr,
             kernel: Kernel::Stock,
+            provider: Provider::Kshm,
         }
     }
 }
@@ -109,7 +148,7 @@ pub fn test(ctx: &Context, args: &Args, report: &Report) -> Result<()> {
     let now = std::time::SystemTime::UNIX_EPOCH.elapsed();
     let seed = now.map_or(1, |time| u64::from(time.subsec_micros()));
     let seed = args.seed.unwrap_or(seed);
-    println!("\npower cuts, seed {seed}");
+    println!("\npower cuts over {:?}, seed {seed}", args.provider);
     let mut rig = Rig::new(ctx, args, seed)?;
     rig.add("pmcut.p10_cuts_at_every_fence", End::Own, args.cuts, report);
     for kill in 1..=args.kills {
@@ -159,6 +198,7 @@ struct Rig<'a> {
     cut: Pmcut,
     /// Folder that guests find at `/host`.
     host: PathBuf,
+    provider: Provider,
     seed: u64,
     /// Number of the boot, from 1.
     boots: u64,
@@ -200,6 +240,7 @@ impl<'a> Rig<'a> {
         };
         let options = Options {
             kernel: args.kernel,
+            nodes: args.provider.nodes(),
             dir: Some(host.clone()),
             pmcut: Some(cut.clone()),
             ..Options::default()
@@ -209,6 +250,7 @@ impl<'a> Rig<'a> {
                 .with_timeout(LIMIT * args.kernel.slowness()),
             cut,
             host,
+            provider: args.provider,
             seed,
             boots: 0,
             area: None,
@@ -255,7 +297,7 @@ impl<'a> Rig<'a> {
         if log.unknown > 0 {
             faults.push(format!("{} write-backs of unknown addresses", log.unknown));
         }
-        if end == End::Own && log.fences < writes {
+        if end == End::Own && log.fences < self.provider.fences(writes) {
             faults.push(format!("{} fences for {writes} writes", log.fences));
         }
         Ok(Boot {
@@ -272,15 +314,15 @@ impl<'a> Rig<'a> {
         };
         let results = Arc::new(Mutex::new(Vec::new()));
         let taken = Arc::clone(&results);
-        let sink = by_line(move |_, _, line| {
-            let result = line.strip_prefix("KFI-RESULT ");
+        let sink = by_line(move |node, _, line| {
+            let result = line.strip_prefix("KFI-RESULT ").filter(|_| node == 1);
             match result.and_then(|text| serde_json::from_str::<Line>(text).ok()) {
                 Some(result) => {
                     if let Ok(mut taken) = taken.lock() {
                         taken.push(result);
                     }
                 }
-                None if line.starts_with("KFI-START") || line.starts_with('#') => {}
+                None if line.starts_with("KFI-") || line.starts_with('#') => {}
                 None => eprintln!("    {line}"),
             }
         });
@@ -290,7 +332,7 @@ impl<'a> Rig<'a> {
             "kfi-tests",
             "run",
             "--topology",
-            "power-cut",
+            self.provider.topology(),
             "--names",
             &names,
             "--seed",

@@ -28,6 +28,8 @@ pub enum Topology {
     Planted,
     /// `Shm` in a guest whose persistent memory loses its power.
     PowerCut,
+    /// `Netns` in a guest whose persistent memory loses its power.
+    PowerCutVerbs,
 }
 
 impl Topology {
@@ -43,6 +45,7 @@ impl Topology {
             Self::ShmLong => super::SHM_LONG,
             Self::Planted => super::PLANTED,
             Self::PowerCut => super::POWER_CUT,
+            Self::PowerCutVerbs => super::POWER_CUT_VERBS,
         }
     }
 
@@ -58,7 +61,12 @@ impl Topology {
     pub fn is_one_kernel(self) -> bool {
         matches!(
             self,
-            Self::Netns | Self::Shm | Self::ShmLong | Self::Planted | Self::PowerCut
+            Self::Netns
+                | Self::Shm
+                | Self::ShmLong
+                | Self::Planted
+                | Self::PowerCut
+                | Self::PowerCutVerbs
         )
     }
 
@@ -74,6 +82,7 @@ impl Topology {
             Self::ShmLong => "kshm, long",
             Self::Planted => "planted",
             Self::PowerCut => "power cut",
+            Self::PowerCutVerbs => "power cut, netns",
         }
     }
 }
@@ -92,6 +101,7 @@ impl FromStr for Topology {
             "shm-long" => Self::ShmLong,
             "planted" => Self::Planted,
             "power-cut" => Self::PowerCut,
+            "power-cut-netns" => Self::PowerCutVerbs,
             _ => bail!("no topology is called {text:?}: netns, 2, 1, smoke, long, shm, shm-long"),
         })
     }
@@ -109,6 +119,7 @@ impl fmt::Display for Topology {
             Self::ShmLong => "shm-long",
             Self::Planted => "planted",
             Self::PowerCut => "power-cut",
+            Self::PowerCutVerbs => "power-cut-netns",
         })
     }
 }

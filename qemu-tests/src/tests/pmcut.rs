@@ -9,7 +9,7 @@
 use super::pmem::{want, Device};
 use crate::buf::Buf;
 use crate::harness::guest::until;
-use crate::harness::{Ctx, Test, POWER_CUT};
+use crate::harness::{Ctx, Test, POWER_CUT, POWER_CUT_VERBS};
 use crate::op::{self, iov, with_flags};
 use crate::pair::{Opts, Pair, Remote, Side, REMOTE, WAIT};
 use crate::pmcut_message::{
@@ -25,8 +25,12 @@ use std::sync::Mutex;
 
 /// The topic's tests.
 pub const TESTS: &[Test] = &[
-    Test::pair("pmcut.kept", kept).on(POWER_CUT),
-    Test::pair("pmcut.writes", writes).seconds(60).on(POWER_CUT),
+    Test::pair("pmcut.kept", kept)
+        .seconds(20)
+        .on(POWER_CUT | POWER_CUT_VERBS),
+    Test::pair("pmcut.writes", writes)
+        .seconds(60)
+        .on(POWER_CUT | POWER_CUT_VERBS),
 ];
 
 /// Number of writes in flight.
@@ -132,6 +136,8 @@ struct InFlight {
 struct Chooser {
     state: u64,
     number: u64,
+    /// The device copies: it tears words, and it reads only registered memory.
+    by_device: bool,
 }
 
 impl Chooser {
@@ -151,6 +157,10 @@ impl Chooser {
                 5 => (Source::Registered, 4096),
                 _ => (Source::Registered, 300),
             };
+            let source = match source {
+                Source::Unregistered if self.by_device => Source::Registered,
+                source => source,
+            };
             let len = 1 + self.below(most);
             let offset = self.below(AREA as u64 - len + 1);
             let aligned = self.below(2) == 0;
@@ -158,7 +168,7 @@ impl Chooser {
                 number: self.number,
                 offset: if aligned { offset & !7 } else { offset },
                 len,
-                by_words: source != Source::Unregistered,
+                by_words: source != Source::Unregistered && !self.by_device,
             };
             let apart = |InFlight { write: other, .. }: &InFlight| {
                 other.offset + other.len <= write.offset || write.offset + len <= other.offset
@@ -182,7 +192,13 @@ fn writes(ctx: &mut Ctx) -> Result<()> {
     let open = Mutex::new(Vec::new());
     std::thread::scope(|scope| {
         let poller = scope.spawn(|| poll(&pair, &channel, &open, count));
-        let posted = post(&pair, &channel, &open, seed, count, &to);
+        let by_device = ctx.env.provider == "kverbs";
+        let chooser = Chooser {
+            state: seed,
+            number: 0,
+            by_device,
+        };
+        let posted = post(&pair, &channel, &open, chooser, count, &to);
         let polled = poller.join();
         posted?;
         polled.map_err(|_| anyhow::anyhow!("the poller panicked"))?
@@ -202,16 +218,13 @@ fn post(
     pair: &Pair,
     channel: &Channel,
     open: &Mutex<Vec<InFlight>>,
-    seed: u64,
+    mut chooser: Chooser,
     count: u64,
     to: &Remote,
 ) -> Result<()> {
+    let seed = chooser.state;
     let from = Buf::new(AREA)?;
     let region = pair.reg(&from)?;
-    let mut chooser = Chooser {
-        state: seed,
-        number: 0,
-    };
     for _ in 0..count {
         let end = monotonic_ns() + patience(WAIT).as_nanos() as u64;
         while locked(open).len() >= OUTSTANDING {
