@@ -23,7 +23,7 @@
  *   delqp S                     destroys the queue pair
  *   del S                       destroys everything of the slot
  *   clear                       the same with every slot
- *   recv S LEN                  posts a receive
+ *   recv S LEN [AT]             posts a receive, into the memory from byte AT on
  *   post S OP LEN ADDR KEY A B  posts an operation; OP is an enum ibv_wr_opcode
  *   poll S N MS                 waits for N completions: ok STATUS:OPCODE:ID ...
  *   mem                         its memory: ok ADDR KEY LEN (a slot must be resolved)
@@ -348,9 +348,9 @@ static int post(struct slot *s, char **at)
 	return ibv_post_send(s->qp, &wr, &bad);
 }
 
-static int receive(struct slot *s, long len)
+static int receive(struct slot *s, long len, long at)
 {
-	struct ibv_sge sge = { (uintptr_t)mem, len > MEM ? MEM : (uint32_t)len, mr->lkey };
+	struct ibv_sge sge = { (uintptr_t)mem + at, len > MEM ? MEM : (uint32_t)len, mr->lkey };
 	struct ibv_recv_wr wr = { .wr_id = 2, .sg_list = &sge, .num_sge = 1 }, *bad;
 
 	return ibv_post_recv(s->qp, &wr, &bad);
@@ -495,7 +495,9 @@ static void act(char *cmd, char *at)
 		drop_qp(s);
 		answer(0);
 	} else if (!strcmp(cmd, "recv")) {
-		answer(receive(s, num(&at)));
+		long len = num(&at);
+
+		answer(receive(s, len, num(&at)));
 	} else if (!strcmp(cmd, "post")) {
 		answer(post(s, &at));
 	} else {

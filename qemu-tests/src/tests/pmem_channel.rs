@@ -68,6 +68,8 @@ const FILL: u8 = 0x3c;
 const WINDOW: usize = 65536;
 /// Connection parameters of an ordinary peer, without the data.
 const PARAM: &str = "1 1 1 6 7 0 -1";
+/// Place of answers in the peer's memory, behind the message to send.
+const ANSWERS: u32 = 4096;
 /// `IBV_WR_SEND`.
 const SEND: u32 = 2;
 
@@ -160,7 +162,7 @@ fn open(
     }
     ensure!(event[0] == "CONNECT_RESPONSE", "{event:?}");
     let agreed = must(peer, &format!("rts {slot}"))?;
-    must(peer, &format!("recv {slot} 256"))?;
+    must(peer, &format!("recv {slot} 256 {ANSWERS}"))?;
     must(peer, &format!("establish {slot}"))?;
     let ends = Ends {
         initiator: End {
@@ -221,7 +223,7 @@ impl Raw<'_> {
         let len = write_answer(number, statuses, &mut answer);
         let found = must(&mut self.peer, &format!("find {}", hex(&answer[..len])))?;
         ensure!(found[0] != "0", "another answer to {number}");
-        must(&mut self.peer, "recv 1 256").map(drop)
+        must(&mut self.peer, &format!("recv 1 256 {ANSWERS}")).map(drop)
     }
 }
 
@@ -369,7 +371,7 @@ fn stream(peer: &mut Peer, over: &AtomicBool, message: &[u8]) -> Result<u32> {
             let good = done.len() == 2 && done.iter().all(|word| word.starts_with("0:"));
             ensure!(good, "stream {n}: {done:?}");
             answers += 1;
-            must(peer, &format!("recv {slot} 256"))?;
+            must(peer, &format!("recv {slot} 256 {ANSWERS}"))?;
             post(peer, n)?;
         }
     }
