@@ -6,13 +6,14 @@
 //! must have passed endpoints of ours: the kernel counts their operations.
 
 use crate::harness::guest::run;
-use crate::harness::{skip, Ctx, Test, SHM, SHM_LONG};
+use crate::harness::{skip, Ctx, Test, SHM, SHM_LONG, TWO};
 use crate::raw::Dev;
 use crate::sys::{self, Ended};
 use anyhow::{bail, ensure, Context, Result};
 use kfabric_uapi::KFI_TYPE_EP;
 use std::collections::BTreeMap;
 use std::fs::File;
+use std::io::{BufRead, BufReader};
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -34,6 +35,11 @@ pub const TESTS: &[Test] = &[
         })
     })
     .seconds(30),
+    Test::pair("mpi.mpich_between_two_guests_passes_checked_data", |c| {
+        between_guests(c, &["ring", "reduce", "onesided"])
+    })
+    .on(TWO)
+    .seconds(40),
     Test::pair("mpi.four_ranks_on_one_host_pass_checked_data", |c| {
         of_node_1(c, &BOTH, |c| {
             pass(c, &Job::of(Mpi::Open, 4, &["reduce"]))?;
@@ -52,10 +58,18 @@ pub const TESTS: &[Test] = &[
     .on(SHM)
     .seconds(40),
     Test::pair("mpi.python_programs_pass_a_part_of_their_suite", |c| {
-        of_node_1(c, &BOTH, |c| python(c, &["-i", "test_p2p_buf_matched"]))
+        let args = ["-i", "test_p2p_buf_matched"];
+        of_node_1(c, &BOTH, |c| python(c, &args, 500))
     })
     .on(SHM)
     .seconds(60),
+    Test::pair("mpi.python_programs_pass_their_suite", |c| {
+        // New processes need a launcher that can start them.
+        let args = ["-e", "spawn", "-e", "dynproc"];
+        of_node_1(c, &BOTH, |c| python(c, &args, 3000))
+    })
+    .on(SHM_LONG)
+    .seconds(3600),
     Test::pair("mpi.messages_of_mixed_sizes_arrive", |c| {
         of_node_1(c, &BOTH, |c| mixed(c, 4))
     })
@@ -157,9 +171,7 @@ impl<'a> Job<'a> {
             );
             command.args(["sh", "-c", &enter, "sh"]);
         }
-        command.args(&self.argv).stdin(Stdio::null());
-        // A process group of its own, so that all of the job can be killed.
-        command.process_group(0);
+        command.args(&self.argv);
         command.env("FI_PROVIDER_PATH", "/kfi/bin");
         command.env("FI_PROVIDER", "kfabric");
         if ctx.provider() == "kshm" {
@@ -192,6 +204,68 @@ fn of_node_1(
     result?;
     ctx.ctl.set_limit(sys::patience(Duration::from_secs(900)))?;
     ctx.barrier("done")
+}
+
+/// Runs a job of MPICH with one rank on each node. The launcher names the command of each node's part,
+/// and the nodes start their parts; the parts connect to the launcher on node 1.
+fn between_guests(ctx: &mut Ctx, cases: &[&str]) -> Result<()> {
+    mount_layers(&[PYPI])?;
+    let limit = Duration::from_secs(300);
+    ctx.ctl.set_limit(sys::patience(limit))?;
+    if !ctx.first() {
+        let part: String = ctx.ctl.recv()?;
+        run_part(ctx, &part, limit)?;
+        return ctx.barrier("done");
+    }
+    let (own, peer) = (ctx.env.addr.to_string(), ctx.env.peer.to_string());
+    let hosts = format!("{own},{peer}");
+    let mut job = Command::new(format!("{PYPI}/mpich/bin/mpiexec"));
+    job.args(["-launcher", "manual", "-localhost", &own, "-hosts", &hosts]);
+    job.args(["-n", "2", "/kfi/bin/mpi_cases_mpich"])
+        .args(cases);
+    job.env("MPIR_CVAR_CH4_NETMOD", "ofi");
+    job.env("FI_PROVIDER_PATH", "/kfi/bin");
+    job.env("FI_PROVIDER", "kfabric");
+    job.env("FI_KFABRIC_DOMAIN", &ctx.env.dev);
+    job.stdin(Stdio::null()).stdout(Stdio::piped());
+    let mut launcher = job.spawn()?;
+    let out = launcher.stdout.take().context("no output")?;
+    let mut lines = BufReader::new(out).lines();
+    let mut parts = Vec::new();
+    for line in lines.by_ref() {
+        let line = line?;
+        if line == "HYDRA_LAUNCH_END" {
+            break;
+        }
+        parts.extend(line.strip_prefix("HYDRA_LAUNCH: ").map(str::to_owned));
+    }
+    let [here, there] = &parts[..] else {
+        bail!("the launcher names {parts:?}");
+    };
+    ctx.ctl.send(there)?;
+    let said = std::thread::spawn(move || lines.map_while(|line| line.ok()).collect::<Vec<_>>());
+    let result = run_part(ctx, here, limit);
+    if result.is_err() {
+        launcher.kill()?;
+    }
+    let status = launcher.wait()?;
+    let said = said.join().unwrap_or_default();
+    result.with_context(|| said.join(" | "))?;
+    ensure!(status.success(), "{status}: {said:?}");
+    ctx.barrier("done")
+}
+
+/// Runs a node's part of a job until its end, and checks that its rank used endpoints of ours.
+fn run_part(ctx: &Ctx, part: &str, limit: Duration) -> Result<()> {
+    let report = follow(Command::new("sh").args(["-c", part]), limit)?;
+    ensure!(
+        report.ended == Ended::Exit(0),
+        "node {}: {:?}: {}",
+        ctx.env.node,
+        report.ended,
+        report.said
+    );
+    uses_kfabric(&report, 1)
 }
 
 /// Returns the process of node 2, if the nodes have network namespaces.
@@ -250,15 +324,22 @@ fn is_of(mut pid: u32, group: u32) -> bool {
 
 /// Runs a job until its end, or until its time is over.
 fn finish(ctx: &Ctx, job: &Job<'_>) -> Result<Report> {
+    follow(&mut job.command(ctx), job.limit)
+}
+
+/// Runs the launcher of a job until its end, and counts the operations of its processes.
+fn follow(command: &mut Command, limit: Duration) -> Result<Report> {
     let path = std::env::temp_dir().join(format!("mpi-{}", std::process::id()));
     let file = File::create(&path)?;
-    let mut command = job.command(ctx);
+    command.stdin(Stdio::null());
     command.stdout(file.try_clone()?).stderr(file);
+    // A process group of its own, so that all of the job can be killed.
+    command.process_group(0);
     let launcher = command
         .spawn()
         .with_context(|| format!("{command:?}"))?
         .id();
-    let end = Instant::now() + sys::patience(job.limit);
+    let end = Instant::now() + sys::patience(limit);
     let mut operations = BTreeMap::new();
     let ended = loop {
         if let Some(ended) = sys::try_wait_pid(launcher as i32)? {
@@ -347,8 +428,8 @@ fn mixed(ctx: &Ctx, seconds: u64) -> Result<()> {
     Ok(())
 }
 
-/// Runs tests of mpi4py's own suite.
-fn python(ctx: &Ctx, args: &[&str]) -> Result<()> {
+/// Runs tests of mpi4py's own suite, for `seconds` at most with each MPI.
+fn python(ctx: &Ctx, args: &[&str], seconds: u64) -> Result<()> {
     let tests = format!("{PYPI}/mpi4py-tests/test/main.py");
     let mut argv = vec!["python3", &tests, "-q"];
     argv.extend(args);
@@ -362,7 +443,7 @@ fn python(ctx: &Ctx, args: &[&str]) -> Result<()> {
         }
         let job = Job {
             argv: argv.clone(),
-            limit: Duration::from_secs(500),
+            limit: Duration::from_secs(seconds),
             ..Job::of(mpi, 2, &[])
         };
         pass(ctx, &job)?;

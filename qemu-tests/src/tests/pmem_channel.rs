@@ -39,10 +39,9 @@ pub const TESTS: &[Test] = &[
     )
     .seconds(20)
     .on(NETNS),
-    Test::pair(
-        "pmem.p10_channel_without_the_secret_is_refused",
-        |c| raw(c, Some(*b"a secret"), no_secret),
-    )
+    Test::pair("pmem.p10_channel_without_the_secret_is_refused", |c| {
+        raw(c, Some(*b"a secret"), no_secret)
+    })
     .seconds(20)
     .on(NETNS),
     Test::pair(

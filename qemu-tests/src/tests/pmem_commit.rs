@@ -28,6 +28,9 @@ pub const TESTS: &[Test] = &[
     )
     .on(SHM | NETNS)
     .needs(ARRIVED_WRITES),
+    Test::pair("pmem.p10_guesses_by_commits_end_the_connection", guesses)
+        .on(SHM | NETNS)
+        .needs(ARRIVED_WRITES),
     Test::pair("pmem.p10_hostile_commits_are_refused", hostile)
         .on(SHM | NETNS)
         .needs(ARRIVED_WRITES),
@@ -227,6 +230,28 @@ fn hostile(ctx: &mut Ctx) -> Result<()> {
     pair.post(part(2, &to, 0, 8))?;
     pair.wait_context(2)?;
     ctx.barrier("tried")?;
+    ctx.barrier("end")
+}
+
+fn guesses(ctx: &mut Ctx) -> Result<()> {
+    if ctx.first() {
+        let (pair, _there, _) = target(ctx)?;
+        ctx.barrier("guessed")?;
+        pair.side.event(KFI_SHUTDOWN)?;
+        return ctx.barrier("end");
+    }
+    let (pair, to) = initiator(ctx)?;
+    let mut errors = Vec::new();
+    for guess in 1..=8 {
+        pair.post(op::commit(guess, to.addr, to.key ^ guess << 20, 8))?;
+        errors.push(pair.wait_err()?);
+    }
+    let (last, others) = errors.split_last().context("no guess")?;
+    let revoked = |err: &i32| *err == libc::EKEYREVOKED;
+    ensure!(others.iter().all(revoked) && !revoked(last), "{errors:?}");
+    pair.side.event(KFI_SHUTDOWN)?;
+    refused(pair.post(part(9, &to, 0, 8)), libc::ENOTCONN, "a commit")?;
+    ctx.barrier("guessed")?;
     ctx.barrier("end")
 }
 

@@ -539,7 +539,10 @@ fn fenced(ctx: &mut Ctx) -> Result<()> {
     for round in 0..ROUNDS {
         let long = op::write(1, &[iov(region, 0, LEN)], to.addr, to.key);
         pair.post(with_flags(long, KFI_COMMIT_COMPLETE))?;
-        let fence = with_flags(op::write(2, &[iov(region, 0, 8)], to.addr, to.key), KFI_FENCE);
+        let fence = with_flags(
+            op::write(2, &[iov(region, 0, 8)], to.addr, to.key),
+            KFI_FENCE,
+        );
         let mut done = Vec::new();
         loop {
             match pair.side.dev.submit(pair.ep, &[fence]) {
