@@ -16,7 +16,7 @@
 //! | module | contents |
 //! |---|---|
 //! | [`channels`] | the channels of a connection |
-//! | [`index`] | the connections of a device, for requests |
+//! | [`index`] | the connections by their queue pairs, for requests |
 //! | [`link`] | a channel: its queue pair and its connection |
 //! | [`serve`] | the target's side: commits |
 //! | [`listener`] | the listener of a network namespace |
@@ -61,8 +61,8 @@ pub(crate) trait Owner: Send + Sync + Sized + 'static {
     /// Returns the connection's channels.
     fn channels(&self) -> &channels::Channels<Self>;
 
-    /// Returns the connections of the device.
-    fn index(&self) -> &index::Index<Self>;
+    /// Calls `act` with the index of connections, whose lock is held meanwhile.
+    fn with_index<T>(act: impl FnOnce(&mut index::Index<Self>) -> T) -> T;
 
     /// Begins a COMMIT of the writes that wait for it, if none is outstanding. Stores the ranges, and
     /// returns the number of the COMMIT and the number of the ranges.

@@ -18,8 +18,6 @@ use kernel::{
 };
 
 use crate::{
-    channel::index::Index,
-    conn::connection::Connection,
     ib::{
         self,
         client::ClientOps,
@@ -72,9 +70,6 @@ pub(crate) struct Device {
     ib: Arc<ib::device::Device>,
     #[pin]
     pub(crate) resources: Resources,
-    /// The connections for which peers may open channels.
-    #[pin]
-    pub(crate) connections: Index<Connection>,
     going: AtomicBool,
     #[pin]
     tick: DelayedWork<Self>,
@@ -138,7 +133,6 @@ impl ClientOps for Device {
             pin_init!(Self {
                 ib,
                 resources <- Resources::new(),
-                connections <- Index::new(),
                 going: AtomicBool::new(false),
                 tick <- new_delayed_work!("kverbs_tick"),
             }),

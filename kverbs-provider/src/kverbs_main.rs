@@ -71,6 +71,7 @@ struct Kverbs {
     _key_values: key::key_values::Memory,
     _users: ib::share::Users,
     _channels: channel::listener::List,
+    _connections: conn::connection::Indexed,
     _queue: ib::work::WorkQueues,
     _counts: kfabric::base::stats::Files,
 }
@@ -85,6 +86,8 @@ impl kernel::Module for Kverbs {
         let users = unsafe { ib::share::Users::new() };
         // SAFETY: A module's `init` runs once, and the provider is registered below.
         let channels = unsafe { channel::listener::List::new() };
+        // SAFETY: A module's `init` runs once, and the provider is registered below.
+        let connections = unsafe { conn::connection::Indexed::new() };
         let counts = stats::files();
         let queue = ib::work::WorkQueues::new()?;
         let client = ib::client::Client::register()?;
@@ -97,6 +100,7 @@ impl kernel::Module for Kverbs {
             _key_values: key_values,
             _users: users,
             _channels: channels,
+            _connections: connections,
             _queue: queue,
             _counts: counts,
         })

@@ -13,6 +13,7 @@ use kernel::{
 use super::{
     index::{
         Index,
+        Place,
         Room, //
     },
     link::Channel,
@@ -86,10 +87,10 @@ impl Identity {
 /// State of the channels.
 struct State<H: Owner> {
     identity: Option<Identity>,
-    /// Memory for the connection's entry in the index, on a device with durable writes.
+    /// Memory for the connection in the index, on a device with durable writes.
     room: Option<Room<H>>,
-    /// Number of the queue pair by which the connection is in the index.
-    listed: Option<u32>,
+    /// The connection's place in the index.
+    listed: Option<Place>,
     /// The channel for this side's writes.
     out: Option<Arc<Channel<H>>>,
     /// The channel for the peer's writes.
@@ -136,7 +137,9 @@ impl<H: Owner> Channels<H> {
         }
         state.identity = Some(identity);
         if let Some(room) = state.room.take() {
-            state.listed = Some(conn.index().add(room, conn, identity));
+            let device = conn.group().device();
+            let add = |index: &mut Index<H>| index.add(room, device, conn, identity);
+            state.listed = Some(H::with_index(add));
         }
     }
 
@@ -203,14 +206,15 @@ impl<H: Owner> Channels<H> {
     }
 
     /// Ends both channels for good: destroys their queue pairs and identifiers. From now on, requests
-    /// do not find the connection in the `index`. The caller owns a reference to the connection.
+    /// do not find the connection. The caller owns a reference to the connection.
     ///
     /// Context: process; may sleep. Locking: none of the channels'.
-    pub(crate) fn end(&self, index: &Index<H>) {
+    pub(crate) fn end(&self) {
         let mut state = self.state.lock();
         state.ended = true;
-        if let Some(qp) = state.listed.take() {
-            index.remove(qp);
+        if let Some(place) = state.listed.take() {
+            let removed = H::with_index(|index| index.remove(place));
+            drop(removed);
         }
         for channel in [&state.out, &state.inward].into_iter().flatten() {
             channel.end();

@@ -139,7 +139,7 @@ impl Inner {
     fn look(incoming: &Incoming<'_>) -> Result<Arc<Connection>> {
         let hello = Hello::parse(incoming.data).map_err(|_| EINVAL)?;
         let device = device::find(|d| incoming.is_on(d.ib())).ok_or(ENODEV)?;
-        let found = device.connections.find(hello.target());
+        let found = Connection::with_index(|index| index.find(&device, hello.target()));
         let (conn, identity) = found.ok_or(ENOENT)?;
         let (from, qp) = (incoming.peer_addr(), incoming.param.qp_num);
         identity.check(conn.group(), &hello, &from, qp)?;

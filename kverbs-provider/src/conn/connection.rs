@@ -187,6 +187,35 @@ pub(crate) struct Connection {
     closing: Mutex<()>,
 }
 
+kernel::sync::global_lock! {
+    // SAFETY: `Indexed::new` initialises the lock at module load, before any endpoint is created.
+    unsafe(uninit) static INDEX: Mutex<Option<Index<Connection>>> = None;
+}
+
+/// Owns the index of connections for channels. Dropping it frees the index.
+pub(crate) struct Indexed(());
+
+impl Indexed {
+    /// Initialises the index.
+    ///
+    /// # Safety
+    ///
+    /// The caller calls this function once, at module load, before any endpoint is created.
+    #[expect(unsafe_code, reason = "a global lock is initialised so")]
+    pub(crate) unsafe fn new() -> Self {
+        // SAFETY: The caller calls `new` once, before any use of the lock.
+        unsafe { INDEX.init() };
+        Self(())
+    }
+}
+
+impl Drop for Indexed {
+    fn drop(&mut self) {
+        let index = INDEX.lock().take();
+        drop(index);
+    }
+}
+
 /// Number of the work item [`Connection::commit_work`].
 const COMMIT: u64 = 1;
 
@@ -285,7 +314,7 @@ impl Connection {
         if let Some(qp) = &ctl.qp {
             qp.fail();
         }
-        self.channels.end(&self.device.connections);
+        self.channels.end();
     }
 
     /// Ends the connection. `err` is a positive errno, or 0.
@@ -326,7 +355,7 @@ impl Connection {
     /// Destroys the queue pair and the identifier.
     pub(super) fn destroy(&self, ctl: &mut Ctl) {
         self.data.stop();
-        self.channels.end(&self.device.connections);
+        self.channels.end();
         let qp = (ctl.qp.take(), ctl.hello_qp.take());
         let id = ctl.id.take();
         // Waits until all posted work has completed, or the device has had its time for it. The
@@ -527,8 +556,8 @@ impl channel::Owner for Connection {
         &self.channels
     }
 
-    fn index(&self) -> &Index<Self> {
-        &self.device.connections
+    fn with_index<T>(act: impl FnOnce(&mut Index<Self>) -> T) -> T {
+        act(INDEX.lock().get_or_insert_with(Index::new))
     }
 
     fn begin_commit(&self, ranges: &mut [Range; RANGES_MAX]) -> Option<(u64, usize)> {

@@ -44,8 +44,7 @@ pub(crate) const DATA_MAX: usize = 255;
 pub(crate) const REJ_CONSUMER: i32 = raw::ib_cm_rej_reason_IB_CM_REJ_CONSUMER_DEFINED as i32;
 
 /// The reason for a refusal without a listener.
-pub(crate) const REJ_NO_LISTENER: i32 =
-    raw::ib_cm_rej_reason_IB_CM_REJ_INVALID_SERVICE_ID as i32;
+pub(crate) const REJ_NO_LISTENER: i32 = raw::ib_cm_rej_reason_IB_CM_REJ_INVALID_SERVICE_ID as i32;
 
 /// The kind of an event of an identifier.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

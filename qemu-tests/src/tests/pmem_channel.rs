@@ -342,9 +342,9 @@ fn no_secret(raw: &mut Raw<'_>) -> Result<()> {
 
 /// Connections with a stream of COMMITs.
 const STREAMS: u32 = 6;
-/// Number of ranges of a COMMIT, and bytes of each: an emulator takes seconds for a COMMIT.
+/// Number of ranges of a COMMIT, and bytes of each: 64 MiB in all.
 const PIECES: usize = 32;
-const PIECE: u64 = 512 << 10;
+const PIECE: u64 = 2 << 20;
 /// Connections of the other user, one after the other.
 const ROUNDS: u32 = 6;
 /// Time in which the other user connects, writes durably and disconnects, however many COMMITs wait.
