@@ -97,9 +97,9 @@ static bool iwarp;
 module_param(iwarp, bool, 0644);
 MODULE_PARM_DESC(iwarp, "use iWARP devices, on which keys keep fewer promises");
 
-static bool commit = true;
+static bool commit;
 module_param(commit, bool, 0644);
-MODULE_PARM_DESC(commit, "make writes of peers to persistent memory durable, by a listener for rdma_cm (default: yes)");
+MODULE_PARM_DESC(commit, "make writes of peers to persistent memory durable, by a listener for rdma_cm");
 
 bool kverbs_commits(void)
 {

@@ -30,11 +30,6 @@ use super::{
     },
     ring::FixedRing,
     scramble::Scramble,
-    sync::{
-        AtomicU32,
-        AtomicU64,
-        Ordering, //
-    },
     wire::Secret, //
 };
 
@@ -93,46 +88,54 @@ fn put(out: &mut [u8], at: usize, data: &[u8]) {
     }
 }
 
-/// Weight of a refused range with another key than the refused range before it.
-const OTHER_KEY: u32 = 128;
-/// Sum of weights that ends a connection.
-const REFUSALS_MAX: u32 = 8 * OTHER_KEY;
+/// Keys of refused ranges that end a connection.
+const WRONG_KEYS: usize = 8;
+/// Refused ranges with these keys that end a connection.
+const REFUSED_MAX: u32 = 4096;
+/// Durable ranges after which the oldest wrong key is forgotten.
+const FORGIVE: u32 = 256;
 
 /// The refused ranges of a peer's commits on one connection.
 ///
 /// A refused commit keeps its connection, unlike other accesses, because the key may have been revoked
-/// after the writes. So a peer could guess keys by commits. This count ends the connection after the
-/// eighth wrong key. Many writes may be in flight with one key when it is revoked, so another range
-/// with the same key has a small weight.
+/// after the writes. So a peer could guess keys by commits. This count ends the connection with the
+/// eighth wrong key. Many writes may be in flight with a key when it is revoked, so these count as one
+/// wrong key. Durable ranges let the count forget keys, so that a connection may live long.
+#[derive(Default)]
 pub struct Refusals {
-    last: AtomicU64,
-    sum: AtomicU32,
+    keys: [u64; WRONG_KEYS],
+    count: usize,
+    refused: u32,
+    durable: u32,
 }
 
 impl Refusals {
-    /// Returns a count of nothing.
+    /// Returns whether the connection must end.
     #[must_use]
-    pub fn new() -> Self {
-        Self {
-            last: AtomicU64::new(0),
-            sum: AtomicU32::new(0),
-        }
+    pub const fn is_over(&self) -> bool {
+        self.count == WRONG_KEYS || self.refused >= REFUSED_MAX
     }
 
     /// Counts a refused range with `key`. Returns whether the connection must end.
-    pub fn count(&self, key: u64) -> bool {
-        // One task at a time serves a connection's commits, so the order of the two does not matter.
-        let same = self.last.swap(key, Ordering::Relaxed) == key;
-        let weight = if same { 1 } else { OTHER_KEY };
-        let sum = self.sum.load(Ordering::Relaxed).saturating_add(weight);
-        self.sum.store(sum, Ordering::Relaxed);
-        sum >= REFUSALS_MAX
+    pub fn refuse(&mut self, key: u64) -> bool {
+        self.refused = self.refused.saturating_add(1);
+        let known = self.keys.iter().take(self.count).any(|wrong| *wrong == key);
+        if let (false, Some(place)) = (known, self.keys.get_mut(self.count)) {
+            *place = key;
+            self.count += 1;
+        }
+        self.is_over()
     }
-}
 
-impl Default for Refusals {
-    fn default() -> Self {
-        Self::new()
+    /// Counts a durable range.
+    pub fn succeed(&mut self) {
+        self.durable += 1;
+        if self.durable >= FORGIVE && !self.is_over() {
+            self.durable = 0;
+            self.refused /= 2;
+            self.count = self.count.saturating_sub(1);
+            self.keys.rotate_left(1);
+        }
     }
 }
 

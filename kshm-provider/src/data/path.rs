@@ -95,7 +95,8 @@ pub(crate) struct DataPath<E> {
     pub(super) group: Arc<Group>,
     pub(super) table: Arc<Table>,
     /// Refused commits of this end.
-    pub(super) refusals: Refusals,
+    #[pin]
+    pub(super) refusals: IrqLock<Refusals>,
 }
 
 /// A party inside an endpoint's gate.
@@ -142,7 +143,7 @@ impl<E: Owner> DataPath<E> {
             exits <- Exits::new(),
             group,
             table,
-            refusals: Refusals::new(),
+            refusals <- new_irqlock!(Refusals::default(), "kshm_refusals"),
         }))
     }
 

@@ -90,13 +90,14 @@ impl<E: Owner> DataPath<E> {
             match refused.unwrap_or(Some(bindings::EKEYREVOKED)) {
                 None => op.done += n,
                 Some(bindings::EOPNOTSUPP) => return Some(Step::Refused(bindings::EOPNOTSUPP)),
-                Some(_) if self.refusals.count(op.key) => return Some(Step::not_allowed()),
+                Some(_) if self.refusals.lock().refuse(op.key) => return Some(Step::not_allowed()),
                 Some(err) => return Some(Step::Refused(err)),
             }
             if op.done < op.len {
                 return None;
             }
         }
+        self.refusals.lock().succeed();
         Some(Self::notify(peer, op, 0))
     }
 

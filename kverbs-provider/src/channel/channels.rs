@@ -37,14 +37,17 @@ use kfabric::{
         enotconn,
         eopnotsupp, //
     },
+    new_irqlock,
     pure::{
         commit::{
             Ends,
             Hello,
-            Refusals, //
+            Refusals,
+            Status, //
         },
         proof::Mac, //
     },
+    sys::IrqLock,
     uapi::{
         SockAddr,
         KFI_REACH_NO, //
@@ -105,7 +108,8 @@ pub(crate) struct Channels<H: Owner> {
     #[pin]
     state: Mutex<State<H>>,
     /// Refused ranges of the peer's commits.
-    pub(super) refusals: Refusals,
+    #[pin]
+    refusals: IrqLock<Refusals>,
 }
 
 impl<H: Owner> Channels<H> {
@@ -125,7 +129,7 @@ impl<H: Owner> Channels<H> {
                 inward: None,
                 ended: false,
             }, "kverbs_channels"),
-            refusals: Refusals::new(),
+            refusals <- new_irqlock!(Refusals::default(), "kverbs_refusals"),
         }))
     }
 
@@ -141,6 +145,17 @@ impl<H: Owner> Channels<H> {
             let add = |index: &mut Index<H>| index.add(room, device, conn, identity);
             state.listed = Some(H::with_index(add));
         }
+    }
+
+    /// Counts a range of the peer's commits with its key. Returns whether the connection must end.
+    pub(super) fn judged(&self, key: u64, status: Status) -> bool {
+        let mut refusals = self.refusals.lock();
+        match status {
+            Status::Refused | Status::Revoked => return refusals.refuse(key),
+            Status::Durable => refusals.succeed(),
+            Status::Unsupported | Status::Closing => {}
+        }
+        refusals.is_over()
     }
 
     /// Opens the channel for this side's writes if there is none, and makes it commit.
@@ -178,6 +193,9 @@ impl<H: Owner> Channels<H> {
         let mut state = self.state.lock();
         let identity = state.identity.filter(|_| !state.ended);
         let identity = identity.ok_or_else(enotconn)?;
+        if self.refusals.lock().is_over() {
+            return Err(EACCES);
+        }
         let ends = identity.ends.swapped();
         if let Some(old) = state.inward.take() {
             old.end();

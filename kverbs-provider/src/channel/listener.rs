@@ -175,6 +175,8 @@ impl CmHandler for Inner {
     fn request(this: ArcBorrow<'_, Self>, incoming: Incoming<'_>) -> Result {
         let conn = match Self::look(&incoming) {
             Ok(conn) => conn,
+            // The endpoint has just been closed, which the peer learns by its connection.
+            Err(e) if e == ENOENT => return Err(e),
             Err(e) => {
                 incoming.refuse(&REFUSAL);
                 return Err(e);

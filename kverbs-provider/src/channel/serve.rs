@@ -105,8 +105,8 @@ impl Serving {
                 return Err(eproto());
             }
             if let Some(status) = self.stretch(channel, &flush) {
-                let refused = matches!(status, Status::Refused | Status::Revoked);
-                if refused && channel.conn.channels().refusals.count(self.ranges[self.judged].key) {
+                let key = self.ranges[self.judged].key;
+                if channel.conn.channels().judged(key, status) {
                     H::distrust(&channel.conn);
                     return Err(EACCES);
                 }
@@ -124,6 +124,9 @@ impl Serving {
         let range = self.ranges.get(self.judged)?;
         if channel.stopping.load(Ordering::Acquire) {
             return Some(Status::Closing);
+        }
+        if !persist::is_allowed() {
+            return Some(Status::Unsupported);
         }
         match channel.conn.group().write_back(flush, range, self.done) {
             Ok(n) => {

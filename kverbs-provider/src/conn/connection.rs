@@ -579,7 +579,7 @@ impl channel::Owner for Connection {
     }
 
     fn distrust(this: &Arc<Self>) {
-        Self::failed(this.as_arc_borrow(), bindings::EACCES, true);
+        Self::failed(this.as_arc_borrow(), bindings::EACCES, false);
     }
 }
 

@@ -263,14 +263,28 @@ proptest! {
 }
 
 #[test]
-fn eight_wrong_keys_end_a_connection_and_one_key_many_times_does_not() {
-    let guesses = Refusals::new();
-    let wrong: Vec<bool> = (1..=8).map(|key| guesses.count(key)).collect();
+fn eight_wrong_keys_end_a_connection_and_two_revoked_ones_do_not() {
+    let mut guesses = Refusals::default();
+    let wrong: Vec<bool> = (1..=8).map(|key| guesses.refuse(key)).collect();
     assert_eq!(
         wrong,
         [false, false, false, false, false, false, false, true]
     );
-    let revoked = Refusals::new();
-    assert!((0..800).all(|_| !revoked.count(7)));
-    assert!((0..200).any(|_| revoked.count(7)));
+    let mut revoked = Refusals::default();
+    assert!((0..1000).all(|n| !revoked.refuse(n % 2)));
+    assert!((0..4000).any(|n| revoked.refuse(n % 2)));
+}
+
+#[test]
+fn durable_ranges_let_a_connection_forget_wrong_keys() {
+    let mut long = Refusals::default();
+    for key in 1..1000 {
+        assert!(!long.refuse(key));
+        (0..256).for_each(|_| long.succeed());
+    }
+    // A connection that must end stays so.
+    let mut over = Refusals::default();
+    assert!((1..=8).any(|key| over.refuse(key)));
+    (0..1000).for_each(|_| over.succeed());
+    assert!(over.is_over());
 }

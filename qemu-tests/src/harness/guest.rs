@@ -164,8 +164,8 @@ const MODULES: &str = "/kfi/ko";
 /// If it is missing or does not load.
 pub fn load(name: &str) -> Result<()> {
     let params = match name {
-        // A feature that is off by default.
-        "kverbs" => "iwarp=1",
+        // Features that are off by default.
+        "kverbs" => "iwarp=1 commit=1",
         _ => "",
     };
     load_with(name, params)

@@ -226,7 +226,6 @@ fn between_guests(ctx: &mut Ctx, cases: &[&str]) -> Result<()> {
     job.env("MPIR_CVAR_CH4_NETMOD", "ofi");
     job.env("FI_PROVIDER_PATH", "/kfi/bin");
     job.env("FI_PROVIDER", "kfabric");
-    job.env("FI_KFABRIC_DOMAIN", &ctx.env.dev);
     job.stdin(Stdio::null()).stdout(Stdio::piped());
     let mut launcher = job.spawn()?;
     let out = launcher.stdout.take().context("no output")?;
