@@ -28,8 +28,6 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-/// Place of the results.
-const PLACE: &str = "power cut";
 /// Time limit of a boot.
 const LIMIT: Duration = Duration::from_secs(10 * 60);
 /// Time of a fence: long enough for another processor to see a completion that comes too early.
@@ -63,6 +61,14 @@ impl Provider {
         match self {
             Self::Kshm => "power-cut",
             Self::Kverbs => "power-cut-netns",
+        }
+    }
+
+    /// Returns the place of the results.
+    fn place(self) -> &'static str {
+        match self {
+            Self::Kshm => "power cut",
+            Self::Kverbs => "power cut, netns",
         }
     }
 
@@ -110,6 +116,16 @@ impl Args {
             eadr: false,
             kernel: Kernel::Stock,
             provider: Provider::Kshm,
+        }
+    }
+
+    /// Returns the arguments of a run of a minute over verbs.
+    pub fn short_over_verbs() -> Self {
+        Self {
+            cuts: 100,
+            kills: 0,
+            provider: Provider::Kverbs,
+            ..Self::short()
         }
     }
 
@@ -263,9 +279,9 @@ impl<'a> Rig<'a> {
         let mut line = match self.boot(end, writes) {
             Ok(boot) => {
                 println!("  {end:?}: {}", boot.summary());
-                Line::check(name, PLACE, &boot.faults)
+                Line::check(name, self.provider.place(), &boot.faults)
             }
-            Err(error) => Line::failed(name, PLACE, 0.0, format!("{error:#}")),
+            Err(error) => Line::failed(name, self.provider.place(), 0.0, format!("{error:#}")),
         };
         line.seconds = started.elapsed().as_secs_f64();
         report.add(line);

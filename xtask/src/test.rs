@@ -147,10 +147,13 @@ fn package(ctx: &Context, report: &Report) {
     report.add(line);
 }
 
-/// Runs `pmcut` for a moment.
+/// Runs `pmcut` for a moment over each provider.
 fn pmcut(ctx: &Context, report: &Report) {
-    if let Err(error) = crate::pmcut::test(ctx, &crate::pmcut::Args::short(), report) {
-        report.add(Line::failed("pmcut", "host", 0.0, format!("{error:#}")));
+    use crate::pmcut::{test, Args};
+    for args in [Args::short(), Args::short_over_verbs()] {
+        if let Err(error) = test(ctx, &args, report) {
+            report.add(Line::failed("pmcut", "host", 0.0, format!("{error:#}")));
+        }
     }
 }
 
