@@ -170,6 +170,11 @@ fn info(ctx: &mut Ctx) -> Result<()> {
     let mut domains = said.lines().filter_map(|line| line.split_once("domain: "));
     ensure!(said.contains("domain: shm\n"), "{out:?}");
     ensure!(domains.all(|(_, name)| name == "shm"), "{said}");
+    let out = program("fi_info", &["-p", "kfabric"])
+        .env("FI_KFABRIC_DOMAIN", "^shm")
+        .output()?;
+    let said = String::from_utf8_lossy(&out.stdout);
+    ensure!(!said.contains("domain: shm\n"), "{said}");
     ctx.barrier("listed")
 }
 

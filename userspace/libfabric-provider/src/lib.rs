@@ -74,7 +74,14 @@ pub(crate) fn device_path() -> &'static str {
 
 /// Returns whether the user lets the program use the domain of this name.
 pub(crate) fn allows_domain(name: &str) -> bool {
-    DOMAIN.get().is_none_or(|only| only == name)
+    match DOMAIN
+        .get()
+        .map(|wanted| (wanted, wanted.strip_prefix('^')))
+    {
+        None => true,
+        Some((_, Some(left_out))) => left_out != name,
+        Some((only, None)) => only == name,
+    }
 }
 
 unsafe extern "C" fn cleanup() {}
@@ -115,7 +122,8 @@ pub extern "C" fn fi_prov_ini() -> *mut fi_provider {
         // Fails only if the path is set already: then the first one holds.
         let _ = DEVICE.set(path);
     }
-    let help = c"Name of the only domain to offer, as fi_info lists it (default: all domains)";
+    let help = c"Name of the only domain to offer, as fi_info lists it, or ^ and the name of the only one not to \
+        offer (default: all domains)";
     if let Some(name) = parameter(c"domain", help) {
         let _ = DOMAIN.set(name);
     }
