@@ -36,13 +36,16 @@ pub(super) enum Entry {
     Outside(RBTreeNodeReservation<Position, Arc<KeySlot>>),
     /// The entry is in the index, with this key without its low byte.
     Inside(u32),
-    /// The slot has ended.
+    /// The slot has ended, or no peer can commit.
     Ended,
 }
 
 impl Entry {
-    /// Allocates the entry of a new slot.
-    pub(super) fn new() -> Result<Self> {
+    /// Allocates the entry of a new slot, if peers can commit by its keys.
+    pub(super) fn new(commits: bool) -> Result<Self> {
+        if !commits {
+            return Ok(Self::Ended);
+        }
         Ok(Self::Outside(RBTreeNodeReservation::new(
             GFP_KERNEL_ACCOUNT,
         )?))
@@ -69,8 +72,10 @@ impl Index {
     /// Locking: the caller holds the slot's lock.
     #[inline(always)]
     pub(super) fn set(&self, entry: &mut Entry, slot: &Arc<KeySlot>, key: u32) {
-        if !matches!(entry, Entry::Inside(record) if *record == record_of(key)) {
-            self.change(entry, slot, record_of(key));
+        match entry {
+            Entry::Ended => {}
+            Entry::Inside(record) if *record == record_of(key) => {}
+            _ => self.change(entry, slot, record_of(key)),
         }
     }
 

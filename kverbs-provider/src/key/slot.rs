@@ -39,6 +39,7 @@ use crate::{
             Mr, //
         },
         pd::Pd,
+        persist,
         work, //
     },
     limits::REFILL_MS,
@@ -380,7 +381,7 @@ impl Key {
         let device = group.device().clone();
         let live = device.enter()?;
         let charge = group.pd()?.charge(&live)?;
-        let entry = Entry::new()?;
+        let entry = Entry::new(persist::is_allowed())?;
         let inner = Arc::pin_init(
             pin_init!(KeySlot {
                 place <- new_mutex!(
