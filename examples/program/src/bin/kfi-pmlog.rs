@@ -8,11 +8,8 @@
 //! kfi-pmlog show ADDRESS PORT [PROVIDER]                  # prints all records
 //! ```
 //!
-//! The server only opens its memory, to one client at a time: a client appends and recovers by
-//! one-sided operations. A record is appended if `append` has printed its number, and then survives
-//! a power failure of the server's host. Records have 1 to 65,536 bytes.
-//!
-//! # Layout
+//! The server only opens its memory, to one client at a time; clients use one-sided operations. If
+//! `append` has printed a record's number, the record survives a power failure of the server's host.
 //!
 //! | bytes | content |
 //! |---|---|
@@ -23,12 +20,9 @@
 //!
 //! A commit word holds the length of the record and a check of the log's number, the position and
 //! the length. The record is made durable first, then its commit word. So a valid word means a whole
-//! record, and the first invalid word is the end of the log. With high probability words of an older
-//! log do not pass the check, nor does a word that a power failure has torn. The check does not
-//! protect against clients that forge words.
-//!
-//! A client that died may have left a valid word that is not durable. So a client commits all that it
-//! has read before it uses it.
+//! record, and the first invalid word is the end of the log. Words of an older log, and torn words,
+//! do not pass the check but by rare chance. Clients can forge words. A client that died may have
+//! left a valid word that is not durable, so a client commits all that it has read before it uses it.
 
 #![forbid(unsafe_code)]
 
@@ -52,8 +46,6 @@ const WAIT: Duration = Duration::from_secs(60);
 const LONGEST: usize = 65_536;
 /// Position of the first record's commit word.
 const FIRST: u64 = 16;
-/// Bytes of one commit at most.
-const COMMIT: usize = 1 << 20;
 
 /// Returns the commit word of `len` bytes at a position of a log.
 fn commit_word(log: u64, at: u64, len: u64) -> u64 {
@@ -90,8 +82,7 @@ impl Node {
     fn open(hints: &Hints) -> Result<Self> {
         let device = Device::open()?;
         let offers = device.info(&hints.clone().caps(Caps::RMA | Caps::RMA_PMEM))?;
-        let info = offers.into_iter().next();
-        let info = info.ok_or("no device with durable writes reaches that address")?;
+        let info = offers.into_iter().next().ok_or("no durable writes there")?;
         let fabric = device.fabric(&info)?;
         let domain = fabric.domain(&info)?;
         Ok(Self {
@@ -109,27 +100,26 @@ impl Node {
         endpoint.bind_completion_queue(&self.completions, Bind::TRANSMIT | Bind::RECV)?;
         Ok(endpoint.enable()?)
     }
-}
 
-impl Node {
     /// Serves a client until the connection ends. Other clients are rejected meanwhile.
     fn client(&self, request: ConnRequest, data: &[u8]) -> Result<()> {
         let attr = EndpointAttr::default();
         let endpoint = self.domain.endpoint_for(request, &attr)?;
         self.enable(&endpoint)?;
         endpoint.accept(data)?;
-        while !matches!(
-            self.events.wait(Duration::MAX)?,
-            Event::Shutdown { .. } | Event::ConnFailed(_)
-        ) {}
-        Ok(())
+        loop {
+            let event = self.events.wait(Duration::MAX)?;
+            if let Event::Shutdown { .. } | Event::ConnFailed(_) = event {
+                return Ok(());
+            }
+        }
     }
 }
 
 /// Returns the length of a device-dax device in bytes.
 fn device_len(path: &Path) -> Result<usize> {
-    let name = path.file_name().unwrap_or_default();
-    let at = Path::new("/sys/bus/dax/devices").join(name).join("size");
+    let name = path.file_name().unwrap_or_default().display();
+    let at = format!("/sys/bus/dax/devices/{name}/size");
     Ok(fs::read_to_string(at)?.trim().parse()?)
 }
 
@@ -182,7 +172,6 @@ impl Log {
         node.enable(&endpoint)?;
         endpoint.connect(resolve(address, port)?, &[])?;
         let data = node.events.wait(WAIT)?.connected()?;
-        // A fabric may pad the data.
         let (raw, rest) = data
             .split_at_checked(RemoteMem::RAW_LEN)
             .ok_or("no key came")?;
@@ -249,8 +238,8 @@ impl Log {
             places.push((self.end + 8, len));
             self.end += step(len);
         }
-        for at in (0..self.end).step_by(COMMIT) {
-            let len = COMMIT.min((self.end - at) as usize);
+        for at in (0..self.end).step_by(1 << 20) {
+            let len = (1 << 20).min((self.end - at) as usize);
             self.run(&Op::commit(self.remote.offset(at), len))?;
         }
         for (number, (at, len)) in (0..).zip(&places) {
@@ -279,7 +268,7 @@ impl Log {
 }
 
 fn append(mut log: Log) -> Result<()> {
-    let first = log.recover(|_, _| ())?;
+    let first = log.recover(|_, _| {})?;
     println!("recovered {first} records");
     for (number, line) in (first..).zip(stdin().lock().lines()) {
         log.append(line?.as_bytes())?;
@@ -296,7 +285,6 @@ fn show(mut log: Log) -> Result<()> {
 fn main() -> Result<()> {
     let args: Vec<String> = std::env::args().skip(1).collect();
     let args: Vec<&str> = args.iter().map(String::as_str).collect();
-    // An empty name matches every provider.
     let hints = |at: usize| Hints::new().provider(args.get(at).copied().unwrap_or_default());
     match args[..] {
         ["serve", path, address, port, ..] => {
