@@ -544,8 +544,8 @@ unsafe fn collect(
     if !src.iter().chain(&dest).any(is_link_local) {
         skip_link_local(&mut offers);
     }
-    let scopes = match hints.and_then(|h| h.domain) {
-        Some(domain) if domain.mr_mode as u32 & FI_MR_ENDPOINT != 0 => &[false, true][..],
+    let scopes = match hints {
+        Some(hints) if wants_own_keys(hints) => &[false, true][..],
         _ => &[false],
     };
     let mut infos = Vec::new();
@@ -576,6 +576,16 @@ unsafe fn collect(
         }
     }
     Ok(infos)
+}
+
+/// Whether hints ask for infos with FI_MR_ENDPOINT. ofi_rxm passes a program's registration modes on,
+/// but cannot bind regions to endpoints. Its hints have these modes and both sizes
+/// (`rxm_info_to_core()` of libfabric).
+fn wants_own_keys(hints: &Hints<'_>) -> bool {
+    let sizes = hints.tx.is_some_and(|tx| tx.size != 0) && hints.rx.is_some_and(|rx| rx.size != 0);
+    let by_rxm = hints.info.mode == FI_RX_CQ_DATA | FI_CONTEXT && sizes;
+    let modes = hints.domain.map_or(0, |domain| domain.mr_mode);
+    modes & FI_MR_ENDPOINT as c_int != 0 && !by_rxm
 }
 
 /// Whether an address is valid on one link alone.

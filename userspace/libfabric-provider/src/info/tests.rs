@@ -428,3 +428,16 @@ fn link_local_addresses_are_offered_only_where_a_domain_has_no_other() {
         .collect();
     assert_eq!(left, ["[fd77::1]:0", "10.1.1.1:0", "[fe80::2]:0"]);
 }
+
+#[test]
+fn keys_of_an_endpoint_are_not_offered_to_rxm() {
+    let mut asked = Asked::new();
+    asked.info.mode = FI_RX_CQ_DATA | FI_CONTEXT;
+    assert!(!wants_own_keys(&asked.hints()));
+    asked.domain.mr_mode = FI_MR_ENDPOINT as c_int;
+    assert!(wants_own_keys(&asked.hints()));
+    (asked.tx.size, asked.rx.size) = (128, 128);
+    assert!(!wants_own_keys(&asked.hints()));
+    asked.info.mode = FI_RX_CQ_DATA;
+    assert!(wants_own_keys(&asked.hints()));
+}
