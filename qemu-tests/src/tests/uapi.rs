@@ -434,7 +434,7 @@ fn submit_rules(ctx: &mut Ctx) -> Result<()> {
         dev.submit(new, &[recv]).is_err(),
         "a receive on an endpoint that is not enabled"
     );
-    for op in [7, 8, u32::MAX] {
+    for op in [KFI_OP_COMMIT + 1, 77, u32::MAX] {
         no(OpEntry { op, ..recv }, libc::EINVAL, "an unknown operation")?;
     }
     let known = KFI_COMPLETION | KFI_INJECT | KFI_REMOTE_CQ_DATA | KFI_FENCE;
