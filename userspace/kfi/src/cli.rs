@@ -60,8 +60,7 @@ Examples:
     pub(super) const PUT: &str = "\
 Examples:
   kfi export data.img --writable &
-  kfi put 10.0.0.1 new.img
-  kfi put --durable 10.0.0.1 new.img    # to a peer that runs: kfi export --writable /dev/dax0.0";
+  kfi put 10.0.0.1 new.img";
     pub(super) const SHOW: &str = "\
 Examples:
   kfi show
@@ -359,8 +358,9 @@ pub struct Put {
     /// Bytes of one write
     #[arg(long, value_name = "SIZE", value_parser = parse_size, default_value = "256K")]
     pub chunk: u64,
-    /// Write into persistent memory: the peer exports a device-dax device, and a put that succeeds
-    /// survives a power failure of the peer. The device's bytes after the file stay as they are
+    /// Write into persistent memory: the peer exports a device-dax device (`kfi export --writable
+    /// /dev/dax0.0`), and a put that succeeds survives a power failure of the peer. The device's bytes
+    /// after the file stay as they are
     #[arg(long)]
     pub durable: bool,
 }
