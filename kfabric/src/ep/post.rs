@@ -141,8 +141,8 @@ impl Endpoint {
     ///   [`Domain::lent_max`](crate::objects::domain::Domain::lent_max).
     /// - `ENOTCONN` if the endpoint is not connected.
     /// - `EOPNOTSUPP` if the domain does not support the atomic.
-    /// - `EOPNOTSUPP` if an operation other than a write or a commit asks to be visible or durable, or the
-    ///   domain does not reach that level.
+    /// - `EOPNOTSUPP` if an operation other than a write or a commit asks to be visible or durable,
+    ///   or the domain does not reach that level.
     /// - `EOPNOTSUPP` if the provider does not accept borrowed pages
     ///   ([`LocalMem::lend`](crate::ep::LocalMem)).
     pub fn post(&self, post: Post<'_>) -> Result {
@@ -160,8 +160,8 @@ impl Endpoint {
     }
 
     /// Posts a commit: makes earlier writes of this endpoint to `len` bytes of the peer's memory
-    /// durable, and bytes that its earlier reads have returned from there. `post` has the kind [`OpKind::Commit`] and no memory. Context: any; if
-    /// `may_sleep`, a task that holds no lock.
+    /// durable, and bytes that its earlier reads have returned from there. `post` has the kind
+    /// [`OpKind::Commit`] and no memory. Context: any; if `may_sleep`, a task that holds no lock.
     ///
     /// # Errors
     ///

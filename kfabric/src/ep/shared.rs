@@ -39,7 +39,8 @@ pub(super) struct BoundCq {
     pub(super) selective: bool,
 }
 
-/// Operations that each counter counts. Atomics and commits count as writes, fetching atomics as reads.
+/// Operations that each counter counts. Atomics and commits count as writes, fetching atomics as
+/// reads.
 pub(super) const CNTR_KINDS: [(u64, OpKind); 4] = [
     (KFI_SEND, OpKind::Send),
     (KFI_RECV, OpKind::Recv),

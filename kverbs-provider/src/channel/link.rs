@@ -176,7 +176,7 @@ impl<H: Owner> Channel<H> {
                     lkey: 0,
                     ready: false,
                     ended: None,
-                failed: false,
+                    failed: false,
                 }, "kverbs_channel"),
                 inbox <- new_irqlock!(Events {
                     events: Inbox::new(),
@@ -248,8 +248,8 @@ impl<H: Owner> Channel<H> {
         }
     }
 
-    /// Creates the queue pair, in a protection domain without keys, and the buffer, and posts the receive. Returns the parameters for the
-    /// connection.
+    /// Creates the buffer, and the queue pair in a protection domain without keys, and posts the
+    /// receive. Returns the parameters for the connection.
     fn prepare(
         self: &Arc<Self>,
         live: &Live<'_>,
