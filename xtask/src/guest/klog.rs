@@ -109,6 +109,13 @@ pub fn are_stale_breakpoints(complaints: &[Complaint]) -> bool {
     complaints.iter().any(stale) && complaints.iter().all(excused)
 }
 
+/// Returns whether a log shows that a module from outside of the kernel's source was loaded.
+///
+/// Before that, a fault of a guest is not one of kfabric.
+pub fn has_modules(log: &str) -> bool {
+    log.contains(": loading out-of-tree module taints kernel")
+}
+
 fn is_panic_of_oops(line: &str) -> bool {
     line.contains("Kernel panic - not syncing: Fatal exception")
 }
@@ -153,6 +160,16 @@ mod tests {
         ));
         let panic = "[    2.8] Kernel panic - not syncing: Fatal exception in interrupt\n";
         assert!(is_stale_breakpoint(&(with("0f <1f>") + panic)));
+    }
+
+    #[test]
+    fn only_a_module_of_another_source_counts_as_loaded() {
+        assert!(!has_modules(
+            "[    1.2] virtio_pci: loaded\n[   23.3] rcu: INFO: rcu_preempt detected stalls\n"
+        ));
+        assert!(has_modules(
+            "[    2.6] kfabric: loading out-of-tree module taints kernel.\n"
+        ));
     }
 
     #[test]

@@ -305,7 +305,10 @@ impl Guests<'_> {
                 );
                 let complaints: Vec<Complaint> =
                     logs.iter().flat_map(|log| klog::scan(log)).collect();
-                if self.accel == Accel::Tcg && klog::are_stale_breakpoints(&complaints) {
+                // A quiet log does not show whether modules were loaded.
+                let early = !self.options.icount && !logs.iter().any(|log| klog::has_modules(log));
+                let emulators = early || klog::are_stale_breakpoints(&complaints);
+                if self.accel == Accel::Tcg && emulators {
                     return Err(NotUp(text).into());
                 }
                 bail!(text);
