@@ -36,7 +36,7 @@ pub const TESTS: &[Test] = &[
     })
     .seconds(30),
     Test::pair("mpi.mpich_between_two_guests_passes_checked_data", |c| {
-        between_guests(c, &["ring", "reduce"])
+        between_guests(c, &["ring", "reduce", "onesided"])
     })
     .on(TWO)
     .seconds(40),
