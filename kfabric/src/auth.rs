@@ -288,6 +288,7 @@ impl Authorization {
 #[derive(Default)]
 pub(crate) struct Scope {
     pub(crate) under: Authorization,
-    /// The auth key's group; `None` for the domain's own, or an endpoint's.
-    pub(crate) group: Option<GroupRef>,
+    /// The auth key's group; `None` for the domain's own, or an endpoint's. Apart, because most key
+    /// slots have none.
+    pub(crate) group: Option<KBox<GroupRef>>,
 }

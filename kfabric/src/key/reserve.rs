@@ -19,7 +19,6 @@ use super::{
 };
 use crate::{
     auth::{
-        group::GroupRef,
         Authorization,
         Scope, //
     },
@@ -76,7 +75,7 @@ impl Key {
             }
             _ => None,
         };
-        let group = group.or(apart.as_ref().map(GroupRef::ops)).cloned();
+        let group = group.or(apart.as_ref().map(|apart| apart.ops())).cloned();
         let auth = Scope {
             under,
             group: apart,

@@ -211,8 +211,9 @@ impl Domain {
     /// # Errors
     ///
     /// - `EOPNOTSUPP` if the provider cannot separate groups.
-    pub(crate) fn group(&self, key: &AuthKey) -> Result<GroupRef> {
-        Groups::get(&self.groups, &self.ops, key)
+    pub(crate) fn group(&self, key: &AuthKey) -> Result<KBox<GroupRef>> {
+        let group = Groups::get(&self.groups, &self.ops, key)?;
+        Ok(KBox::new(group, GFP_KERNEL_ACCOUNT)?)
     }
 
     /// Returns the maximum number of bytes of application data in a connection request of an endpoint

@@ -41,6 +41,17 @@ use kfabric::{
 /// available value is found.
 const KEPT_TRIES: usize = 8;
 
+/// A key by full registration.
+pub(super) struct Full {
+    pub(super) mr: Mr,
+    /// First byte of the window in the region.
+    pub(super) offset: usize,
+    /// Bytes of the window.
+    pub(super) len: usize,
+    /// The slot's region for fast registrations, if it has one.
+    pub(super) reserve: Option<Mr>,
+}
+
 /// Registers `len` bytes of user memory from `offset`. `iova` is the address of the first byte.
 ///
 /// # Errors
@@ -157,6 +168,7 @@ impl KeySlot {
     /// # Errors
     ///
     /// - `EMSGSIZE` if the region is kernel memory.
+    /// - `ENOMEM` if there is no memory for the slot's state.
     pub(super) fn assign_full(
         self: &Arc<Self>,
         live: &Live<'_>,
@@ -167,6 +179,7 @@ impl KeySlot {
             return Err(EMSGSIZE);
         }
         let Window { offset, len, iova } = window;
+        let full = KBox::new_uninit(GFP_KERNEL_ACCOUNT)?;
         // Without the slot's lock: the registration may wait for the program.
         let mr = self.register_full(live, window, access)?;
         let value = KeyValue {
@@ -180,7 +193,13 @@ impl KeySlot {
         };
         stats::FULL.add(1);
         self.opened(&mut slot, &mr, window, access);
-        slot.state = State::Full(mr, offset, len, reserve);
+        let full = full.write(Full {
+            mr,
+            offset,
+            len,
+            reserve,
+        });
+        slot.state = State::Full(full);
         Ok(value)
     }
 }

@@ -20,6 +20,7 @@ use kernel::{
 };
 
 use super::{
+    full::Full,
     group::Group,
     index::Entry,
     key_values::Values,
@@ -73,8 +74,8 @@ pub(super) enum State {
     Taken,
     /// A key by fast registration.
     Fast(Mr),
-    /// A key by full registration of [offset, offset + length), and the reserve.
-    Full(Mr, usize, usize, Option<Mr>),
+    /// A key by full registration. Apart, because few keys are of this kind.
+    Full(KBox<Full>),
 }
 
 /// The fields that the slot's lock protects.
@@ -153,9 +154,10 @@ impl KeySlot {
                 return;
             }
             State::Fast(mr) => self.retire(mr.end(), &mut slot.list),
-            State::Full(mr, offset, len, reserve) => {
-                slot.state = State::Free(reserve);
-                self.retire_full(mr, offset, len);
+            State::Full(full) => {
+                let full = KBox::into_inner(full);
+                slot.state = State::Free(full.reserve);
+                self.retire_full(full.mr, full.offset, full.len);
             }
         }
         if let Some(list) = &mut slot.list {

@@ -37,7 +37,8 @@ impl Slot {
     /// Returns the window of the key `value`, and the rights of peers, if that is the slot's key.
     fn window(&self, value: u64) -> Option<(Window, Access)> {
         let mr = match &self.state {
-            State::Fast(mr) | State::Full(mr, ..) => mr,
+            State::Fast(mr) => mr,
+            State::Full(full) => &full.mr,
             State::Free(_) | State::Taken => return None,
         };
         self.open.filter(|_| u64::from(mr.rkey()) == value)

@@ -15,7 +15,7 @@ use crate::lanes::{Lanes, LANES};
 use crate::pair::{Remote, Side, LOCAL, REMOTE};
 use crate::raw::Dev;
 use crate::sys::{self, Map};
-use anyhow::{ensure, Context, Result};
+use anyhow::{bail, ensure, Context, Result};
 use kfabric_uapi::*;
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::Mutex;
@@ -59,23 +59,52 @@ const SLOT_PAGE: u64 = 16;
 /// Documented bytes of kernel memory for a region of one page.
 const REGION: u64 = 1024;
 
-/// Returns the bytes that the kernel's allocations use.
-fn allocated() -> Result<u64> {
-    let info = std::fs::read_to_string("/proc/meminfo")?;
-    let line = info.lines().find_map(|l| l.strip_prefix("Slab:"));
-    let kib = line.and_then(|l| l.split_whitespace().next()?.parse::<u64>().ok());
-    Ok(kib.context("no line for Slab")? * 1024)
+/// The memory of the kernel's allocations.
+struct Allocated {
+    /// All bytes.
+    all: u64,
+    /// Bytes in each cache, without its free objects.
+    caches: HashMap<String, u64>,
 }
 
-/// Checks the memory that each of `count` objects has used since `before`.
-fn within(before: u64, count: usize, documented: u64) -> Result<()> {
-    let each = allocated()?.saturating_sub(before) / count as u64;
-    eprintln!("{each} bytes each");
-    ensure!(
-        each <= documented,
-        "{each} bytes each, documented are {documented}"
-    );
-    Ok(())
+impl Allocated {
+    fn now() -> Result<Self> {
+        let info = std::fs::read_to_string("/proc/meminfo")?;
+        let line = info.lines().find_map(|l| l.strip_prefix("Slab:"));
+        let kib = line.and_then(|l| l.split_whitespace().next()?.parse::<u64>().ok());
+        let caches = std::fs::read_to_string("/proc/slabinfo")?;
+        Ok(Self {
+            all: kib.context("no line for Slab")? * 1024,
+            caches: caches.lines().filter_map(cache).collect(),
+        })
+    }
+
+    /// Checks the memory that each of `count` objects has used since then.
+    fn within(&self, count: usize, documented: u64) -> Result<()> {
+        let now = Self::now()?;
+        let each = now.all.saturating_sub(self.all) / count as u64;
+        eprintln!("{each} bytes each");
+        if each <= documented {
+            return Ok(());
+        }
+        for (name, bytes) in &now.caches {
+            let before = self.caches.get(name).copied().unwrap_or(0);
+            let each = bytes.saturating_sub(before) / count as u64;
+            if each > 0 {
+                eprintln!("{each} bytes each in {name}");
+            }
+        }
+        bail!("{each} bytes each, documented are {documented}")
+    }
+}
+
+/// Returns the name and the used bytes of a cache from its line in `/proc/slabinfo`.
+fn cache(line: &str) -> Option<(String, u64)> {
+    let mut words = line.split_whitespace();
+    let name = words.next()?;
+    let active: u64 = words.next()?.parse().ok()?;
+    let size: u64 = words.nth(1)?.parse().ok()?;
+    Some((name.to_owned(), active * size))
 }
 
 /// Prints the time since `start`, and restarts the clock.
@@ -140,7 +169,7 @@ fn many_keys(ctx: &mut Ctx) -> Result<()> {
     let mut clock = Instant::now();
     if ctx.first() {
         let dev = &bench.side.dev;
-        let before = allocated()?;
+        let before = Allocated::now()?;
         let mut slots = Vec::new();
         while slots.len() < COUNT {
             let count = (COUNT - slots.len()).min(KFI_KEY_ALLOC_MAX as usize);
@@ -157,7 +186,7 @@ fn many_keys(ctx: &mut Ctx) -> Result<()> {
         entries = (0..).zip(&slots).map(entry).collect();
         assign_all(dev, &mut entries)?;
         lap(&mut clock, "assigning");
-        within(before, COUNT, SLOT + 256 * SLOT_PAGE)?;
+        before.within(COUNT, SLOT + 256 * SLOT_PAGE)?;
         let values: HashSet<_> = entries.iter().map(|e| e.key).collect();
         ensure!(values.len() == COUNT, "a value came twice");
     }
@@ -214,14 +243,14 @@ fn many_regions(ctx: &mut Ctx) -> Result<()> {
     let mut regions = Vec::new();
     let mut clock = Instant::now();
     if ctx.first() {
-        let (dev, before) = (&bench.side.dev, allocated()?);
+        let (dev, before) = (&bench.side.dev, Allocated::now()?);
         for i in 0..COUNT as u64 {
             let addr = map.addr() + i * PAGE;
             regions.push(bench.side.reg_at(addr, PAGE, LOCAL | REMOTE)?.handle);
         }
         lap(&mut clock, "registering");
-        within(before, COUNT, REGION)?;
-        let before = allocated()?;
+        before.within(COUNT, REGION)?;
+        let before = Allocated::now()?;
         for region in &regions {
             entries.push(KeyEntry {
                 slot: dev.key_alloc(*region, 1)?[0],
@@ -233,7 +262,7 @@ fn many_regions(ctx: &mut Ctx) -> Result<()> {
         }
         assign_all(dev, &mut entries)?;
         lap(&mut clock, "reserving and assigning");
-        within(before, COUNT, SLOT + SLOT_PAGE)?;
+        before.within(COUNT, SLOT + SLOT_PAGE)?;
     }
     let picked = some(&entries);
     use_each(ctx, &mut bench, &picked)?;
