@@ -332,6 +332,24 @@ void *kf_page_address(const struct page *page)
 }
 
 /*
+ * Returns whether one of @count contiguous pages of DAX devices is known to be bad. The flag of a
+ * folio stands for all its pages, as mf_generic_kill_procs() sets it.
+ */
+static bool kf_is_poisoned(struct page *page, unsigned long count)
+{
+	unsigned long at = page_to_pfn(page), end = at + count;
+
+	while (at < end) {
+		struct folio *folio = page_folio(pfn_to_page(at));
+
+		if (folio_test_hwpoison(folio))
+			return true;
+		at = folio_pfn(folio) + folio_nr_pages(folio);
+	}
+	return false;
+}
+
+/*
  * The type of a page's memory can change only at the start of a subsection. The descriptions of
  * the resource tree stay with memory that kmem has made system RAM, so they count only for
  * ZONE_DEVICE pages. The lock of the resource tree is taken only for those.
@@ -360,6 +378,8 @@ unsigned int kf_page_facts(struct page *page, unsigned long count)
 	if (region_intersects(PFN_PHYS(pfn), count << PAGE_SHIFT, IORESOURCE_MEM,
 			      IORES_DESC_PERSISTENT_MEMORY) == REGION_INTERSECTS)
 		facts |= KF_PAGES_PERSISTENT;
+	if (kf_is_poisoned(page, count))
+		facts |= KF_PAGES_POISONED;
 	return facts;
 }
 

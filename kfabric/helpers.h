@@ -85,6 +85,7 @@ void *kf_page_address(const struct page *page);
 #define KF_PAGES_DAX		1	/* each page is a ZONE_DEVICE page of a DAX device */
 #define KF_PAGES_FOR_FILES	2	/* ... that file systems can use */
 #define KF_PAGES_PERSISTENT	4	/* the platform describes the run as persistent memory */
+#define KF_PAGES_POISONED	8	/* a page of a DAX device is known to be bad */
 /* Returns the properties of @count contiguous pages. The caller keeps the pages. Does not sleep. */
 unsigned int kf_page_facts(struct page *page, unsigned long count);
 /*

@@ -23,6 +23,8 @@ errno! {
     eopnotsupp = EOPNOTSUPP;
     /// `ENOTCONN`: the endpoint has no connection.
     enotconn = ENOTCONN;
+    /// `EHWPOISON`: the memory is known to be bad.
+    ehwpoison = EHWPOISON;
     /// `EPROTO`: the peer's message violates the protocol.
     eproto = EPROTO;
     /// `ENODATA`: no entry matches.

@@ -33,6 +33,7 @@ use super::{
     placeholder::Filling, //
 };
 use crate::{
+    base::errno::ehwpoison,
     pure::{
         persist::{
             Facts,
@@ -182,7 +183,11 @@ impl Pages {
 
 impl Run {
     /// Returns the kind of the run's memory.
-    fn persistence(&self) -> Persistence {
+    ///
+    /// # Errors
+    ///
+    /// - `EHWPOISON` if a page of a DAX device is known to be bad.
+    fn persistence(&self) -> Result<Persistence> {
         // SAFETY: The run's pages are valid, by the invariants of `Pages`.
         let found = unsafe { sys::kf_page_facts(self.page.as_ptr(), self.pages) };
         let facts = Facts {
@@ -190,24 +195,26 @@ impl Run {
             for_files: found & sys::KF_PAGES_FOR_FILES != 0,
             described: found & sys::KF_PAGES_PERSISTENT != 0,
         };
-        facts.kind()
+        if found & sys::KF_PAGES_POISONED != 0 {
+            return Err(ehwpoison());
+        }
+        Ok(facts.kind())
     }
 }
 
 impl Pages {
     /// Returns the kind of the memory: the weakest kind of its runs.
-    fn persistence(&self) -> Persistence {
+    ///
+    /// # Errors
+    ///
+    /// The errors of [`Run::persistence`].
+    fn persistence(&self) -> Result<Persistence> {
         let Some((first, rest)) = self.runs.split_first() else {
-            return Persistence::None;
+            return Ok(Persistence::None);
         };
-        let mut kind = first.persistence();
-        for run in rest {
-            if kind == Persistence::None {
-                break;
-            }
-            kind = kind.and(run.persistence());
-        }
-        kind
+        let first = first.persistence()?;
+        rest.iter()
+            .try_fold(first, |kind, run| Ok(kind.and(run.persistence()?)))
     }
 }
 
@@ -376,7 +383,7 @@ impl Memory {
         writable: bool,
         attached: Option<UnsafeCell<Filling>>,
     ) -> Result<Arc<Self>> {
-        let persistence = pages.persistence();
+        let persistence = pages.persistence()?;
         Arc::pin_init(
             pin_init!(Self {
                 pages,

@@ -112,6 +112,7 @@ impl Memory {
     /// - `EOPNOTSUPP` if the range is of a file on a DAX file system. The kernel log then names
     ///   device-dax, which can be registered.
     /// - `ENODEV` if the device of the memory is being removed.
+    /// - `EHWPOISON` if the kernel knows that persistent memory of the range is bad.
     /// - `EINTR` if the task was killed meanwhile.
     pub fn pin_user(addr: usize, len: usize, writable: bool) -> Result<Arc<Self>> {
         let end = addr.checked_add(len).ok_or(EINVAL)?;

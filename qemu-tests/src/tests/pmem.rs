@@ -31,6 +31,7 @@ pub const TESTS: &[Test] = &[
         once(c, nvdimm)
     })
     .on(ONE | SHM),
+    Test::alone("pmem.known_bad_memory_is_refused", |c| once(c, bad)).on(ONE | SHM),
     Test::alone("pmem.device_unbound_while_registered_waits", |c| {
         once(c, unbound)
     })
@@ -174,6 +175,34 @@ fn nvdimm(ctx: &mut Ctx) -> Result<()> {
     ensure!(got.persistence == KFI_PERSISTENCE_ADR, "{got:?}");
     side.dev.close(got.handle)?;
     Ok(())
+}
+
+/// Bytes of a unit of device-dax memory, all of which are bad if one page is.
+const UNIT: usize = 2 << 20;
+/// Where the bad unit is, behind the memory that other tests map.
+const BAD: i64 = 48 << 20;
+
+fn bad(ctx: &mut Ctx) -> Result<()> {
+    let (path, _) = Device::Nvdimm.make()?;
+    let file = File::options().read(true).write(true).open(&path)?;
+    let access = libc::PROT_READ | libc::PROT_WRITE;
+    let map = |len, at| Map::raw(file.as_fd(), len, access, libc::MAP_SHARED, at);
+    let good = map(UNIT, BAD - UNIT as i64)?;
+    let bad = map(UNIT, BAD)?;
+    let both = map(2 * UNIT, BAD - UNIT as i64)?;
+    let side = Side::open(ctx)?;
+    let before = side.dev.call_region(&want(&side, &bad, 0))?;
+    if bad.advise(libc::MADV_HWPOISON).is_err() {
+        return skip("the kernel cannot mark memory as bad");
+    }
+    for map in [&bad, &both] {
+        let got = side.dev.call_region(&want(&side, map, 0));
+        refused(got, libc::EHWPOISON, "bad memory")?;
+    }
+    let got = side.dev.call_region(&want(&side, &good, KFI_REGION_PMEM))?;
+    side.dev.close(got.handle)?;
+    // A region from before stays until it is closed.
+    Ok(side.dev.close(before.handle)?)
 }
 
 fn unbound(ctx: &mut Ctx) -> Result<()> {
