@@ -143,6 +143,18 @@ pub(crate) fn fatal(code: u32) -> Option<u32> {
 }
 
 impl<H: Owner> DataPath<H> {
+    /// Returns the status of a completion of the transmit side.
+    ///
+    /// On iWARP the end of the connection may interrupt an operation. siw does not call that a flush:
+    /// a message or write has `IB_WC_LOC_QP_OP_ERR` (`siw_qp_sq_process()`), and a read with a part of
+    /// its answer has `IB_WC_GENERAL_ERR` (`siw_rdmap_complete()`).
+    fn sent_status(&self, code: u32) -> u32 {
+        match code {
+            status::LOC_QP_OP | status::GENERAL if self.flushed_by_peer => status::FLUSH,
+            other => other,
+        }
+    }
+
     /// Returns the errno with which the status of a receive or of a probe ends the connection.
     fn fatal_unless_ended(&self, code: u32) -> Option<u32> {
         fatal(code).filter(|_| !(self.flushed_by_peer && code == status::FLUSH))

@@ -479,16 +479,17 @@ impl<H: Owner> DataPath<H> {
         last: bool,
         wc: &Wc,
     ) -> Option<u32> {
+        let got = self.sent_status(wc.status);
         let mut guard = self.tx.lock();
         let tx = &mut *guard;
         tx.active = true;
         tx.stalled = None;
         let place = tx.slots.get_mut(slot as usize)?;
         if !last {
-            place.failed.get_or_insert(wc.status);
-            return fatal(wc.status);
+            place.failed.get_or_insert(got);
+            return fatal(got);
         }
-        let code = place.failed.take().unwrap_or(wc.status);
+        let code = place.failed.take().unwrap_or(got);
         let mut verdict = None;
         if place.durable.is_some() && code == status::SUCCESS {
             match tx.acknowledged(slot, &self.device) {

@@ -203,6 +203,8 @@ pub(crate) mod status {
     pub(crate) const LOC_LEN: u32 = raw::ib_wc_status_IB_WC_LOC_LEN_ERR;
     /// The queue pair cannot execute the operation. On rxe, a message was too long for the receive.
     pub(crate) const LOC_QP_OP: u32 = raw::ib_wc_status_IB_WC_LOC_QP_OP_ERR;
+    /// Another error. On siw, the end of the connection has interrupted a read.
+    pub(crate) const GENERAL: u32 = raw::ib_wc_status_IB_WC_GENERAL_ERR;
     /// The local key does not allow the operation.
     pub(crate) const LOC_PROT: u32 = raw::ib_wc_status_IB_WC_LOC_PROT_ERR;
     /// Flushed after another failure or the connection's end.

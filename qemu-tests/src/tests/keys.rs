@@ -526,27 +526,29 @@ fn many_windows(ctx: &mut Ctx) -> Result<()> {
 }
 
 fn revoke_refuses(ctx: &mut Ctx) -> Result<()> {
-    let mut bench = Bench::new(ctx, 8192)?;
+    /// A long write is refused while it is sent.
+    const LONG: u64 = 512 << 10;
+    let mut bench = Bench::new(ctx, LONG as usize)?;
     bench.buf.clear(0x5a);
-    for write in [false, true] {
+    for (write, len) in [(false, 4096), (true, 4096), (false, LONG), (true, LONG)] {
         bench.fresh(ctx)?;
         if ctx.first() {
-            let (slot, remote) = bench.side.export(bench.region, 0, 4096, REMOTE)?;
+            let (slot, remote) = bench.side.export(bench.region, 0, len, REMOTE)?;
             ctx.ctl.send(&remote)?;
             ctx.barrier("used")?;
             bench.side.dev.key_revoke(slot)?;
             bench.buf.clear(0x77);
             ctx.barrier("revoked")?;
             ctx.barrier("refused")?;
-            bench.buf.check_value(0, 8192, 0x77)?;
+            bench.buf.check_value(0, LONG as usize, 0x77)?;
             continue;
         }
         let r: Remote = ctx.ctl.recv()?;
         let run = |b: &Bench| {
             if write {
-                b.write(4096, r.addr, r.key)
+                b.write(len, r.addr, r.key)
             } else {
-                b.read(4096, r.addr, r.key)
+                b.read(len, r.addr, r.key)
             }
         };
         ensure!(run(&bench)? == 0, "a key that lives");
