@@ -130,14 +130,12 @@ impl Args {
     }
 
     /// Returns the arguments of a run of some minutes.
-    pub fn long(seed: u64, eadr: bool) -> Self {
+    pub fn long(seed: u64) -> Self {
         Self {
             cuts: 3000,
             kills: 8,
             seed: Some(seed),
-            eadr,
-            kernel: Kernel::Stock,
-            provider: Provider::Kshm,
+            ..Self::short()
         }
     }
 }

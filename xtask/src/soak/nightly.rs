@@ -6,6 +6,7 @@
 use super::{one, Part, PARTS};
 use crate::context::Context;
 use crate::guest::{Guests, Kernel, Options};
+use crate::pmcut::Provider;
 use crate::progress::clock;
 use crate::report::{Line, Report, Status};
 use crate::setup::Which;
@@ -32,8 +33,8 @@ enum What {
     Fuzz,
     /// The part of `soak` of this name.
     Turn(&'static str),
-    /// Power cuts of persistent memory; `true`: with persistent caches.
-    PowerCuts(bool),
+    /// Power cuts of persistent memory over a provider; `true`: with persistent caches.
+    PowerCuts(Provider, bool),
     /// The packages: built twice, checked, installed, upgraded, booted, and purged.
     Packages,
 }
@@ -65,8 +66,13 @@ const STEPS: &[Step] = &[
     step("long tests, disks", What::Turn("blk-long-2"), 75),
     step("long tests, rest", What::Turn("long-2"), 7),
     step("deaths over kshm", What::Turn("long-shm"), 15),
-    step("power cuts", What::PowerCuts(false), 6),
-    step("power cuts, eADR", What::PowerCuts(true), 6),
+    step("power cuts", What::PowerCuts(Provider::Kshm, false), 6),
+    step("power cuts, eADR", What::PowerCuts(Provider::Kshm, true), 6),
+    step(
+        "power cuts over verbs",
+        What::PowerCuts(Provider::Kverbs, false),
+        15,
+    ),
     step("packages", What::Packages, 35),
     step("long tests, MPI", What::Turn("mpi-long-shm"), 13),
 ];
@@ -152,7 +158,7 @@ fn run_step(ctx: &Context, step: &Step, seed: u64, end: Instant) -> Row {
         What::Faults => faults(ctx, time),
         What::Fuzz => fuzzer(ctx, step.minutes, seed),
         What::Turn(name) => turn(ctx, name, time, seed),
-        What::PowerCuts(eadr) => power_cuts(ctx, seed, *eadr),
+        What::PowerCuts(provider, eadr) => power_cuts(ctx, seed, *provider, *eadr),
         What::Packages => {
             package::run(ctx, &package::Args::everything()).map(|()| (1, BTreeSet::new()))
         }
@@ -220,9 +226,14 @@ fn fuzzer(ctx: &Context, minutes: u64, seed: u64) -> Result<Counted> {
     })
 }
 
-fn power_cuts(ctx: &Context, seed: u64, eadr: bool) -> Result<Counted> {
+fn power_cuts(ctx: &Context, seed: u64, provider: Provider, eadr: bool) -> Result<Counted> {
     let report = Report::new(None)?;
-    pmcut::test(ctx, &pmcut::Args::long(seed, eadr), &report)?;
+    let args = pmcut::Args {
+        provider,
+        eadr,
+        ..pmcut::Args::long(seed)
+    };
+    pmcut::test(ctx, &args, &report)?;
     report.finish();
     Ok(counted(&report.lines()))
 }
