@@ -203,7 +203,8 @@ fn of_node_1(
     mount_layers(layers)?;
     let result = if ctx.first() { test(ctx) } else { Ok(()) };
     result?;
-    ctx.ctl.set_limit(sys::patience(Duration::from_secs(900)))?;
+    // Longer than the limits of any test's jobs.
+    ctx.ctl.set_limit(sys::patience(Duration::from_secs(7000)))?;
     ctx.barrier("done")
 }
 
