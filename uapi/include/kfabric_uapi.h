@@ -298,6 +298,16 @@
  */
 #define KFI_EP_RINGS 2
 
+/*
+ * Flag of struct kfi_ep_open: no value of the endpoint's keys is issued twice while the endpoint exists.
+ *
+ * If the device offers no other value, the allocation or assignment of a key fails with
+ * -ENOSPC. A program that connects anew can have values again. Without this flag a value is
+ * issued again after all others that the device offers, and after a time of rest. Needs
+ * KFI_EP_OWN_KEYS (else -EINVAL).
+ */
+#define KFI_EP_STRICT_KEYS 4
+
 /* State of struct kfi_ep_rings: not connected yet. */
 #define KFI_RINGS_UNKNOWN 0
 
@@ -940,7 +950,7 @@ struct kfi_pep_open {
 struct kfi_ep_open {
 	/* Size of this structure. */
 	__u32 size;
-	/* KFI_EP_OWN_KEYS, KFI_EP_RINGS or zero. */
+	/* KFI_EP_OWN_KEYS, KFI_EP_RINGS, KFI_EP_STRICT_KEYS or zero. */
 	__u32 flags;
 	/* The domain. */
 	__u64 domain;
@@ -2778,6 +2788,7 @@ _Static_assert(KFI_CQ_SIZE_MAX == 0x40000ULL, "KFI_CQ_SIZE_MAX");
 _Static_assert(KFI_EQ_SIZE_MAX == 0x10000ULL, "KFI_EQ_SIZE_MAX");
 _Static_assert(KFI_EP_OWN_KEYS == 0x1ULL, "KFI_EP_OWN_KEYS");
 _Static_assert(KFI_EP_RINGS == 0x2ULL, "KFI_EP_RINGS");
+_Static_assert(KFI_EP_STRICT_KEYS == 0x4ULL, "KFI_EP_STRICT_KEYS");
 _Static_assert(KFI_RINGS_UNKNOWN == 0x0ULL, "KFI_RINGS_UNKNOWN");
 _Static_assert(KFI_RINGS_NONE == 0x1ULL, "KFI_RINGS_NONE");
 _Static_assert(KFI_RINGS_SHARED == 0x2ULL, "KFI_RINGS_SHARED");

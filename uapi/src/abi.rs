@@ -605,7 +605,7 @@ pub struct PepOpen {
 pub struct EpOpen {
     /// Size of this structure.
     pub size: u32,
-    /// [`KFI_EP_OWN_KEYS`], [`KFI_EP_RINGS`] or zero.
+    /// [`KFI_EP_OWN_KEYS`], [`KFI_EP_RINGS`], [`KFI_EP_STRICT_KEYS`] or zero.
     pub flags: u32,
     /// The domain.
     pub domain: u64,
@@ -658,6 +658,14 @@ pub const KFI_EP_OWN_KEYS: u32 = 1;
 /// endpoint has a counter, and both programs may pin the memory. Otherwise messages are sent as
 /// without the flag.
 pub const KFI_EP_RINGS: u32 = 2;
+
+/// Flag of [`EpOpen`]: no value of the endpoint's keys is issued twice while the endpoint exists.
+///
+/// If the device offers no other value, the allocation or assignment of a key fails with
+/// `-ENOSPC`. A program that connects anew can have values again. Without this flag a value is
+/// issued again after all others that the device offers, and after a time of rest. Needs
+/// [`KFI_EP_OWN_KEYS`] (else `-EINVAL`).
+pub const KFI_EP_STRICT_KEYS: u32 = 4;
 
 /// `KFI_IOC_EP_RINGS`: returns whether the connection has rings, and their descriptor.
 ///

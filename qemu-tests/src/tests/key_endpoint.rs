@@ -14,6 +14,7 @@ use crate::pair::{Remote, Side, LOCAL, LONG, REMOTE, WAIT};
 use crate::sys::{self, Map};
 use anyhow::{bail, ensure, Context, Result};
 use kfabric_uapi::*;
+use std::collections::BTreeSet;
 use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -374,6 +375,21 @@ fn unconnected(side: &Side, own_keys: bool) -> Result<u64> {
     Ok(ep.handle)
 }
 
+/// Checks that a slot of a strict endpoint gets no value twice.
+fn never_twice(side: &Side, region: u64, ep: u64) -> Result<()> {
+    /// More than the values of a device's index.
+    const CYCLES: usize = 600;
+    let slots = side.dev.key_alloc_for(region, ep, 1)?;
+    let mut values = BTreeSet::new();
+    for _ in 0..CYCLES {
+        let key = side.dev.key_assign(slots[0], 0, PAGE, REMOTE)?.key;
+        side.dev.key_revoke(slots[0])?;
+        ensure!(values.insert(key), "the value {key:#x} twice");
+    }
+    side.dev.close(slots[0])?;
+    Ok(side.dev.close(ep)?)
+}
+
 /// Checks which bindings are refused, and that a refusal changes nothing.
 fn rules(ctx: &mut Ctx) -> Result<()> {
     let side = Side::open(ctx)?;
@@ -392,6 +408,23 @@ fn rules(ctx: &mut Ctx) -> Result<()> {
         .handle;
     let alloc = |region, ep| dev.key_alloc_for(region, ep, 1);
     refused(alloc(region, plain), libc::EINVAL, "no keys of its own")?;
+    let strict = |flags| {
+        dev.ep_open(&EpOpen {
+            flags,
+            domain: side.domain.handle,
+            ..Default::default()
+        })
+    };
+    refused(
+        strict(KFI_EP_STRICT_KEYS),
+        libc::EINVAL,
+        "strict, no keys of its own",
+    )?;
+    never_twice(
+        &side,
+        region,
+        strict(KFI_EP_OWN_KEYS | KFI_EP_STRICT_KEYS)?.handle,
+    )?;
     refused(alloc(region, foreign), libc::EINVAL, "another domain's")?;
     refused(alloc(region, region), libc::ENOENT, "a region")?;
     refused(alloc(region, 1 << 50), libc::ENOENT, "no handle")?;

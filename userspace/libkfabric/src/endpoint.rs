@@ -59,6 +59,11 @@ pub struct EndpointAttr {
     /// [`RegionAttr::endpoint`](crate::RegionAttr::endpoint)), and no other memory of the domain.
     /// These keys are revoked before the endpoint is closed.
     pub own_keys: bool,
+    /// No value of the endpoint's keys is issued twice while the endpoint exists
+    /// (`KFI_EP_STRICT_KEYS`). If the device offers no other value, the allocation or assignment of
+    /// a key fails with `ENOSPC`; a program that connects anew can have values again. Needs
+    /// `own_keys`.
+    pub strict_keys: bool,
     /// Auth key of the endpoint; `None`: the domain's.
     pub auth_key: Option<AuthKey>,
     /// Sends messages through memory that is shared with the peer, without a system call.
@@ -115,6 +120,9 @@ impl Endpoint {
             false => 0,
         } | match attr.rings {
             true => abi::KFI_EP_RINGS,
+            false => 0,
+        } | match attr.strict_keys {
+            true => abi::KFI_EP_STRICT_KEYS,
             false => 0,
         };
         let at = offset_of!(abi::EpOpen, auth_key);

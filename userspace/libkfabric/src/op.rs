@@ -121,11 +121,12 @@ impl<'a> Op<'a> {
     }
 
     /// Makes earlier writes of this endpoint to `len` bytes of a peer's memory durable, and bytes that
-    /// its earlier reads have returned from there (`KFI_OP_COMMIT`). One commit of a range costs less than as many writes with [`Op::durable`].
-    /// With [`Op::data`] the peer's completion follows the commit.
+    /// its earlier reads have returned from there (`KFI_OP_COMMIT`). One commit of a range costs less
+    /// than as many writes with [`Op::durable`]. With [`Op::data`] the peer's completion follows the
+    /// commit.
     ///
-    /// Posting fails where [`Domain::durable`](crate::Domain::durable) is [`Reach::No`](crate::Reach).
-    /// The commit completes with `EOPNOTSUPP` if the memory is not
+    /// Posting fails where [`Domain::durable`](crate::Domain::durable) is
+    /// [`Reach::No`](crate::Reach). The commit completes with `EOPNOTSUPP` if the memory is not
     /// [`Persistence::Adr`](crate::Persistence), with `EKEYREVOKED` if the key has ended, and with
     /// `EACCES` if the key does not permit a write to the range; the connection stays, but ends after
     /// refusals with eight keys. With [`Op::data`], an endpoint with rings refuses a commit with

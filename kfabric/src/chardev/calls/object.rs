@@ -171,7 +171,7 @@ pub(crate) fn pep_open(file: &File, call: &mut PepOpen) -> Result<Undo> {
 
 pub(crate) fn ep_open(file: &File, call: &mut EpOpen) -> Result<Undo> {
     zero(&[
-        call.flags & !(KFI_EP_OWN_KEYS | KFI_EP_RINGS),
+        call.flags & !(KFI_EP_OWN_KEYS | KFI_EP_RINGS | KFI_EP_STRICT_KEYS),
         call.reserved,
         call.reserved2,
         call.reserved3,
@@ -191,7 +191,7 @@ pub(crate) fn ep_open(file: &File, call: &mut EpOpen) -> Result<Undo> {
         context: call.context,
         own_keys: call.flags & KFI_EP_OWN_KEYS != 0,
         reuse_values: false,
-        strict_values: false,
+        strict_values: call.flags & KFI_EP_STRICT_KEYS != 0,
     };
     let under = admit_on(
         file,

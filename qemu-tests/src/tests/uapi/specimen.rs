@@ -328,7 +328,7 @@ fn opening(f: &Fixture) -> Vec<Specimen> {
             field!(EpOpen.reserved2, 4),
             field!(EpOpen.reserved3, 4),
         ])
-        .flags(KFI_EP_OWN_KEYS | KFI_EP_RINGS)
+        .flags(KFI_EP_OWN_KEYS | KFI_EP_RINGS | KFI_EP_STRICT_KEYS)
         .opens(),
         specimen(RegionReg {
             domain,
