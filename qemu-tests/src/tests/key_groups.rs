@@ -9,6 +9,7 @@ use super::promises::{near, try_each};
 use super::refused;
 use crate::auth::{self, KEY, OTHER};
 use crate::buf::Buf;
+use crate::harness::caps::REMOTE_ERRORS;
 use crate::harness::leaks::vm_pin;
 use crate::harness::{skip, Ctx, Test};
 use crate::lanes::{Lanes, LANES, WRITTEN};
@@ -25,6 +26,7 @@ pub const TESTS: &[Test] = &[
         "keys.p02_bound_region_key_on_other_endpoint_is_refused",
         bound_region,
     )
+    .needs(REMOTE_ERRORS)
     .seconds(15),
     Test::pair(
         "keys.p02_same_bytes_for_each_peer_have_its_rights",

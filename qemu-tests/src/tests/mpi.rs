@@ -204,7 +204,8 @@ fn of_node_1(
     let result = if ctx.first() { test(ctx) } else { Ok(()) };
     result?;
     // Longer than the limits of any test's jobs.
-    ctx.ctl.set_limit(sys::patience(Duration::from_secs(7000)))?;
+    ctx.ctl
+        .set_limit(sys::patience(Duration::from_secs(7000)))?;
     ctx.barrier("done")
 }
 

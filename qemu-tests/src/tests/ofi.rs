@@ -110,6 +110,7 @@ pub const TESTS: &[Test] = &[
         // The last case removes the file, under whose auth key the first two run.
         cases(c, &["auth_keys", "rdm", "key_file"])
     })
+    .needs(REMOTE_ERRORS)
     .seconds(10),
     Test::pair("ofi.rdm_by_rxm_matches_tags_and_reaches_memory", |c| {
         cases(c, &["rdm", "rdm_unexpected"])

@@ -71,7 +71,7 @@ const STEPS: &[Step] = &[
     step(
         "power cuts over verbs",
         What::PowerCuts(Provider::Kverbs, false),
-        15,
+        25,
     ),
     step("packages", What::Packages, 35),
     step("long tests, MPI", What::Turn("mpi-long-shm"), 13),
