@@ -130,11 +130,17 @@ impl Args {
     }
 
     /// Returns the arguments of a run of some minutes.
-    pub fn long(seed: u64) -> Self {
+    pub fn long(seed: u64, provider: Provider) -> Self {
+        // A boot over verbs takes three times as long.
+        let (cuts, kills) = match provider {
+            Provider::Kshm => (3000, 8),
+            Provider::Kverbs => (1000, 2),
+        };
         Self {
-            cuts: 3000,
-            kills: 8,
+            cuts,
+            kills,
             seed: Some(seed),
+            provider,
             ..Self::short()
         }
     }

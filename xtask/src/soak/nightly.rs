@@ -58,7 +58,7 @@ const fn step(name: &'static str, what: What, minutes: u64) -> Step {
 const STEPS: &[Step] = &[
     step("suite on the debug kernel", What::Suite, 141),
     step("faults", What::Faults, 60),
-    step("fuzzer", What::Fuzz, 45),
+    step("fuzzer", What::Fuzz, 37),
     step("storms in namespaces", What::Turn("storm-netns"), 10),
     step("storms between guests", What::Turn("storm-2"), 10),
     step("storms over kshm", What::Turn("storm-shm"), 10),
@@ -71,7 +71,7 @@ const STEPS: &[Step] = &[
     step(
         "power cuts over verbs",
         What::PowerCuts(Provider::Kverbs, false),
-        25,
+        10,
     ),
     step("packages", What::Packages, 35),
     step("long tests, MPI", What::Turn("mpi-long-shm"), 13),
@@ -229,9 +229,8 @@ fn fuzzer(ctx: &Context, minutes: u64, seed: u64) -> Result<Counted> {
 fn power_cuts(ctx: &Context, seed: u64, provider: Provider, eadr: bool) -> Result<Counted> {
     let report = Report::new(None)?;
     let args = pmcut::Args {
-        provider,
         eadr,
-        ..pmcut::Args::long(seed)
+        ..pmcut::Args::long(seed, provider)
     };
     pmcut::test(ctx, &args, &report)?;
     report.finish();
