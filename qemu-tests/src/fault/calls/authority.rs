@@ -28,7 +28,11 @@ pub const CASES: &[Case] = &[
     Case::new("KFI_IOC_AGENT_ANSWER", "", agent_answer),
     Case::new("KFI_IOC_EP_OPEN", "auth_key", ep_open),
     Case::new("KFI_IOC_EP_OPEN", "asked", ep_asked).long(),
-    Case::new("KFI_IOC_KEY_ALLOC", "auth_key", key_alloc).also(&[libc::ENOSPC, libc::EIO]),
+    Case::new("KFI_IOC_KEY_ALLOC", "auth_key", key_alloc).also(&[
+        libc::ENOSPC,
+        libc::EIO,
+        libc::ENFILE,
+    ]),
 ];
 
 fn show(lab: &mut Lab, shot: &mut Shot<'_>) -> Result<()> {
