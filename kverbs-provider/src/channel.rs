@@ -8,7 +8,8 @@
 //! A channel is in a protection domain of its own, without keys, and under the endpoint's auth key.
 //!
 //! Locking: the control lock of a connection, then [`Channels`], then the control lock of a channel. A
-//! channel's work item holds no lock while it completes writes or writes cache lines back.
+//! channel's work item holds none of them while it writes cache lines back. It calls no consumer's
+//! handler: another work item of the connection completes the writes, on a work queue of its own.
 //!
 //! A channel ends before its connection does: [`Channels::end`] destroys the queue pair and the identifier.
 //! The close of an endpoint then waits for the channels' work items.
@@ -68,15 +69,15 @@ pub(crate) trait Owner: Send + Sync + Sized + 'static {
     /// returns the number of the COMMIT and the number of the ranges.
     fn begin_commit(&self, ranges: &mut [Range; RANGES_MAX]) -> Option<(u64, usize)>;
 
-    /// Completes the writes of the outstanding COMMIT with the ANSWER `message`.
+    /// Completes the writes of the outstanding COMMIT with the ANSWER `message`, in another work item.
     ///
     /// # Errors
     ///
     /// - `EPROTO` if the message is not that.
-    fn committed(&self, message: &[u8]) -> Result;
+    fn committed(this: &Arc<Self>, message: &[u8]) -> Result;
 
-    /// Completes all writes that wait for a commit with an error.
-    fn fail_commits(&self, why: Error);
+    /// Completes all writes that wait for a commit with an error, in another work item.
+    fn fail_commits(this: &Arc<Self>, why: Error);
 
     /// Schedules a commit, if writes wait for it.
     fn commit_again(this: &Arc<Self>);

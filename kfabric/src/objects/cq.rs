@@ -42,8 +42,9 @@ pub trait CqHandler: Send + Sync {
     fn completed(&self);
 
     /// As [`completed`](Self::completed), in a task that holds no lock, where the handler may
-    /// sleep. No other operation of the endpoint completes until it returns. A close of the
-    /// endpoint waits for the return, so the handler does not close the endpoint.
+    /// sleep. No other operation of the endpoint completes until it returns, except durable writes,
+    /// which may have a task of their own. A close of the endpoint waits for the return, so the
+    /// handler does not close the endpoint. It may close another one.
     fn completed_sleeping(&self) {
         self.completed();
     }

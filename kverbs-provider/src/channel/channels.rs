@@ -246,9 +246,7 @@ impl<H: Owner> Channels<H> {
             (state.out.take(), state.inward.take())
         };
         for channel in [out, inward].into_iter().flatten() {
-            if !channel.is_current() {
-                work::flush(&channel);
-            }
+            work::flush(&channel);
         }
     }
 }

@@ -80,7 +80,6 @@ use kfabric::{
         eopnotsupp, //
     },
     new_irqlock,
-    provider::helpers::Worker,
     pure::{
         commit::{
             is_refusal,
@@ -151,7 +150,6 @@ pub(crate) struct Channel<H: Owner> {
     serving: Mutex<Serving>,
     #[pin]
     work: Work<Channel<H>>,
-    worker: Worker,
     /// True if the channel is ending: the target stops writing back.
     pub(super) stopping: AtomicBool,
     /// Ticks that the peer has left to open the channel or to answer; 0: none runs.
@@ -185,7 +183,6 @@ impl<H: Owner> Channel<H> {
                 }, "kverbs_channel_inbox"),
                 serving <- new_mutex!(Serving::new(), "kverbs_channel_serving"),
                 work <- new_work!("kverbs_channel"),
-                worker: Worker::new(),
                 stopping: AtomicBool::new(false),
                 patience: AtomicU32::new(CONNECT_TICKS),
             }),
@@ -286,11 +283,6 @@ impl<H: Owner> Channel<H> {
         let this: Arc<Self> = this.into();
         // If the work item is queued already, its run finds the new event.
         let _ = work::commits().enqueue(this);
-    }
-
-    /// Returns whether the current task runs the work item.
-    pub(super) fn is_current(&self) -> bool {
-        self.worker.is_current()
     }
 
     /// Counts a tick of the peer's time.
@@ -467,8 +459,7 @@ impl<H: Owner> Channel<H> {
         let mut message = [0; ANSWER_MAX];
         if let Some(len) = self.receive(&mut message)? {
             self.patience.store(0, Ordering::Release);
-            self.conn
-                .committed(message.get(..len).unwrap_or_default())?;
+            H::committed(&self.conn, message.get(..len).unwrap_or_default())?;
         }
         if self.is_sending() || !self.ctl.lock().ready {
             return Ok(());
@@ -530,30 +521,28 @@ impl<H: Owner> WorkItem for Channel<H> {
     type Pointer = Arc<Channel<H>>;
 
     fn run(this: Arc<Channel<H>>) {
-        this.worker.run(|| {
-            // A scrutinee would keep the lock.
-            let (ended, failed) = {
-                let ctl = this.ctl.lock();
-                (ctl.ended, ctl.failed)
-            };
-            if failed {
-                // The flushed receive has scheduled this run. Another channel may have the writes.
-                return;
-            }
-            let result = match ended {
-                Some(why) => Err(why),
-                None => this.conn.memcg().charged(|| this.progress()),
-            };
-            let Err(why) = result else { return };
-            this.ctl.lock().failed = true;
-            this.end_with(why);
-            if this.side == Side::Initiator {
-                this.conn.fail_commits(why);
-                this.conn.channels().forget(&this);
-                // A write that was acknowledged meanwhile opens another channel.
-                H::commit_again(&this.conn);
-            }
-        });
+        // A scrutinee would keep the lock.
+        let (ended, failed) = {
+            let ctl = this.ctl.lock();
+            (ctl.ended, ctl.failed)
+        };
+        if failed {
+            // The flushed receive has scheduled this run. Another channel may have the writes.
+            return;
+        }
+        let result = match ended {
+            Some(why) => Err(why),
+            None => this.conn.memcg().charged(|| this.progress()),
+        };
+        let Err(why) = result else { return };
+        this.ctl.lock().failed = true;
+        this.end_with(why);
+        if this.side == Side::Initiator {
+            H::fail_commits(&this.conn, why);
+            this.conn.channels().forget(&this);
+            // A write that was acknowledged meanwhile opens another channel.
+            H::commit_again(&this.conn);
+        }
     }
 }
 

@@ -180,8 +180,11 @@ pub(crate) struct Connection {
     /// Makes the channel for this side's writes commit.
     #[pin]
     commit_work: Work<Connection, COMMIT>,
-    /// The task that runs `commit_work`.
-    committer: Worker,
+    /// Completes the writes whose commits have ended.
+    #[pin]
+    ended_work: Work<Connection, ENDED>,
+    /// The task that runs `ended_work`.
+    completer: Worker,
     /// Held throughout a close.
     #[pin]
     closing: Mutex<()>,
@@ -218,24 +221,33 @@ impl Drop for Indexed {
 
 /// Number of the work item [`Connection::commit_work`].
 const COMMIT: u64 = 1;
+/// Number of the work item [`Connection::ended_work`].
+const ENDED: u64 = 2;
 
 impl_has_work! {
     impl HasWork<Self> for Connection { self.work }
     impl HasWork<Self, COMMIT> for Connection { self.commit_work }
+    impl HasWork<Self, ENDED> for Connection { self.ended_work }
 }
 
 impl WorkItem<COMMIT> for Connection {
     type Pointer = Arc<Connection>;
 
     fn run(this: Arc<Connection>) {
-        this.committer.run(|| {
-            if !this.data.has_commits() {
-                return;
-            }
-            if let Err(e) = this.memcg.charged(|| this.channels.commit(&this)) {
-                this.data.fail_commits(e);
-            }
-        });
+        if !this.data.has_commits() {
+            return;
+        }
+        if let Err(e) = this.memcg.charged(|| this.channels.commit(&this)) {
+            <Self as channel::Owner>::fail_commits(&this, e);
+        }
+    }
+}
+
+impl WorkItem<ENDED> for Connection {
+    type Pointer = Arc<Connection>;
+
+    fn run(this: Arc<Connection>) {
+        this.completer.run(|| this.data.complete_ended());
     }
 }
 
@@ -306,6 +318,12 @@ impl Connection {
         // Failures from now on are a consequence of the local stop.
         self.inbox.lock().expect_failures();
         self.data.stop();
+    }
+
+    /// Completes the writes whose commits have ended, in a work item.
+    fn complete_ended(self: &Arc<Self>) {
+        // If the work item is queued already, its run finds the new writes.
+        let _ = work::completions().enqueue::<_, ENDED>(self.clone());
     }
 
     /// Stops all operations of a connection. The device flushes the outstanding ones.
@@ -406,7 +424,8 @@ impl Connection {
                 connecting: AtomicU32::new(0),
                 channels <- channels,
                 commit_work <- new_work!("kverbs_commit"),
-                committer: Worker::new(),
+                ended_work <- new_work!("kverbs_durable"),
+                completer: Worker::new(),
                 closing <- new_mutex!((), "kverbs_closing"),
             }),
             GFP_KERNEL_ACCOUNT,
@@ -531,10 +550,12 @@ impl Connection {
         if !this.worker.is_current() {
             work::flush::<_, 0>(this);
         }
-        if !this.committer.is_current() {
-            work::flush::<_, COMMIT>(this);
-        }
+        work::flush::<_, COMMIT>(this);
         this.channels.close();
+        // The items above no longer end commits.
+        if !this.completer.is_current() {
+            work::flush::<_, ENDED>(this);
+        }
         drop(sink);
     }
 }
@@ -564,12 +585,15 @@ impl channel::Owner for Connection {
         self.data.begin_commit(ranges)
     }
 
-    fn committed(&self, message: &[u8]) -> Result {
-        self.data.committed(message)
+    fn committed(this: &Arc<Self>, message: &[u8]) -> Result {
+        this.data.committed(message)?;
+        this.complete_ended();
+        Ok(())
     }
 
-    fn fail_commits(&self, why: Error) {
-        self.data.fail_commits(why);
+    fn fail_commits(this: &Arc<Self>, why: Error) {
+        this.data.fail_commits(why);
+        this.complete_ended();
     }
 
     fn commit_again(this: &Arc<Self>) {

@@ -2,9 +2,13 @@
 //! Durable writes: their commit by the target's kernel, after the device has acknowledged them.
 //!
 //! ```text
-//!  Writing --acknowledged--> Committing --answered--> complete
-//!                                           \\--with completion data--> Notifying --> complete
+//!  Writing --acknowledged--> Committing --answered--> Ended --> complete
+//!                                                       \\--with completion data--> Notifying --> complete
 //! ```
+//!
+//! A work item of the connection completes the writes in `Ended`. The work item runs consumers'
+//! handlers and nothing else, so a handler may wait for other durable writes, or for the close of
+//! another endpoint.
 //!
 //! The completion data are a write of no bytes, which follows the commit. So a completion at the
 //! target means durable bytes, and a refused commit uses up no receive.
@@ -17,7 +21,10 @@ use kernel::{
 
 use super::{
     local,
-    tx::Tx,
+    tx::{
+        Tx,
+        TxSlot, //
+    },
     DataPath,
     Kept,
     Owner, //
@@ -26,6 +33,7 @@ use crate::{
     errno,
     ib::{
         device::Device,
+        persist,
         wr::{
             Opcode,
             SendWr, //
@@ -48,19 +56,28 @@ use kfabric::{
         Range,
         Status,
         RANGES_MAX, //
-    }, //
+    },
+    pure::ring::FixedRing, //
 };
 
 /// Slots of writes that wait for a commit.
 pub(super) type Commits = Queue<KVVec<Option<u32>>>;
 
-/// Returns an empty queue with `n` places.
-pub(super) fn queue(n: u32, flags: Flags) -> Result<Commits> {
+/// Slots of writes whose commit has ended.
+pub(super) type Ended = FixedRing<KVVec<Option<u32>>>;
+
+fn places(n: u32, flags: Flags) -> Result<KVVec<Option<u32>>> {
     let mut places = KVVec::with_capacity(n as usize, flags)?;
     for _ in 0..n {
         places.push(None, GFP_KERNEL_ACCOUNT)?;
     }
-    Ok(Queue::new(places))
+    Ok(places)
+}
+
+/// Returns empty queues with `n` places each.
+pub(super) fn queues(n: u32, flags: Flags) -> Result<(Commits, Ended)> {
+    let commits = Queue::new(places(n, flags)?);
+    Ok((commits, FixedRing::new(places(n, flags)?)))
 }
 
 /// Progress of a durable write.
@@ -70,6 +87,8 @@ enum Stage {
     Writing,
     /// The write waits for the target's kernel.
     Committing,
+    /// The commit has ended with this errno, or 0.
+    Ended(u32),
     /// The device sends the completion data.
     Notifying,
 }
@@ -151,6 +170,29 @@ impl<H: Owner> Tx<H> {
         }
     }
 
+    /// Records the end of a write's commit with an errno, or 0.
+    fn end_commit(slots: &mut [TxSlot], ended: &mut Ended, slot: u32, err: u32) {
+        let place = slots.get_mut(slot as usize);
+        if let Some(durable) = place.and_then(|place| place.durable.as_mut()) {
+            durable.stage = Stage::Ended(err);
+        }
+        // Cannot fail: the queue has a place for each slot.
+        let _ = ended.push(slot);
+    }
+
+    /// Removes a write whose commit has ended. Returns its slot, and an errno or 0.
+    fn next_ended(&mut self) -> Option<(u32, u32)> {
+        loop {
+            let slot = self.ended.pop()?;
+            let place = self.slots.get(slot as usize);
+            // The endpoint's close may have canceled the write meanwhile.
+            let durable = place.and_then(|place| place.durable.as_ref());
+            if let Some(Stage::Ended(err)) = durable.map(|durable| durable.stage) {
+                return Some((slot, err));
+            }
+        }
+    }
+
     /// Posts the completion data of a committed write. Returns whether the write has any.
     fn notify(&mut self, slot: u32) -> Result<bool> {
         let place = self.slots.get_mut(slot as usize);
@@ -196,29 +238,35 @@ impl<H: Owner> DataPath<H> {
         })
     }
 
-    /// Completes the writes of the outstanding COMMIT.
-    ///
-    /// Context: process. Locking: none held.
+    /// Ends the commits of the writes of the outstanding COMMIT. The caller schedules
+    /// [`DataPath::complete_ended`].
     ///
     /// # Errors
     ///
     /// - `EPROTO` if the message is not the answer to the outstanding COMMIT.
     pub(crate) fn committed(&self, message: &[u8]) -> Result {
         let answer = Answer::parse(message).map_err(|_| eproto())?;
-        let mut done = [(0, Status::Closing); RANGES_MAX];
-        let mut count = 0;
-        let each = |slot, status| {
-            if let Some(place) = done.get_mut(count) {
-                *place = (slot, status);
-                count += 1;
-            }
-        };
-        let answered = self.tx.lock().commits.answered(&answer, each);
-        answered.map_err(|_| eproto())?;
-        for (slot, status) in done.into_iter().take(count) {
-            self.finish(slot, errno_of(status));
+        let mut guard = self.tx.lock();
+        let Tx {
+            commits,
+            slots,
+            ended,
+            ..
+        } = &mut *guard;
+        let each = |slot, status| Tx::<H>::end_commit(slots, ended, slot, errno_of(status));
+        commits.answered(&answer, each).map_err(|_| eproto())
+    }
+
+    /// Completes the writes whose commits have ended, or sends their completion data.
+    ///
+    /// Context: process; consumers' handlers may sleep. Locking: none held.
+    pub(crate) fn complete_ended(&self) {
+        loop {
+            let next = self.tx.lock().next_ended();
+            let Some((slot, err)) = next else { return };
+            self.finish(slot, err);
+            persist::resched();
         }
-        Ok(())
     }
 
     /// Completes a write whose commit has ended with an errno, or 0, or sends its completion data.
@@ -240,12 +288,18 @@ impl<H: Owner> DataPath<H> {
         }
     }
 
-    /// Completes all writes that wait for a commit with an error.
-    ///
-    /// Context: process. Locking: none held.
+    /// Ends the commits of all writes that wait for one with an error. The caller schedules
+    /// [`DataPath::complete_ended`].
     pub(crate) fn fail_commits(&self, why: Error) {
-        while let Some(token) = self.cancel_commit() {
-            complete(token, errno::number(why));
+        let mut guard = self.tx.lock();
+        let Tx {
+            commits,
+            slots,
+            ended,
+            ..
+        } = &mut *guard;
+        while let Some(slot) = commits.cancel() {
+            Tx::<H>::end_commit(slots, ended, slot, errno::number(why));
         }
     }
 

@@ -30,7 +30,8 @@ use super::{
         self,
         Acknowledged,
         Commits,
-        Durable, //
+        Durable,
+        Ended, //
     },
     fatal,
     local,
@@ -136,6 +137,8 @@ pub(super) struct Tx<H: Owner> {
     verdict: Option<u32>,
     /// Acknowledged writes that wait for a commit. Their slots have no work request on the device.
     pub(super) commits: Commits,
+    /// Writes whose commit has ended. Their slots have no work request on the device.
+    pub(super) ended: Ended,
     /// Number of slots with a durable write.
     durables: u32,
 }
@@ -154,6 +157,7 @@ impl<H: Owner> Tx<H> {
     pub(super) fn new(n: u32, durable: bool) -> Result<Self> {
         // The application chose the size, so a failure to allocate is not logged.
         let flags = GFP_KERNEL_ACCOUNT | __GFP_NOWARN;
+        let (commits, ended) = commit::queues(if durable { n } else { 0 }, flags)?;
         let mut slots = KVVec::with_capacity(n as usize, flags)?;
         for _ in 0..n {
             slots.push(TxSlot::default(), GFP_KERNEL_ACCOUNT)?;
@@ -172,7 +176,8 @@ impl<H: Owner> Tx<H> {
             active: false,
             stalled: None,
             verdict: None,
-            commits: commit::queue(if durable { n } else { 0 }, flags)?,
+            commits,
+            ended,
             durables: 0,
         })
     }
@@ -541,7 +546,7 @@ impl<H: Owner> DataPath<H> {
             tx.stalled = None;
             return None;
         }
-        if tx.free.len() + tx.commits.len() == tx.slots.len() {
+        if tx.free.len() + tx.commits.len() + tx.ended.len() == tx.slots.len() {
             // No operation is outstanding, so only a probe detects that the peer has disappeared.
             if !tx.probing && qp.post_probe().is_ok() {
                 tx.probing = true;

@@ -26,6 +26,9 @@ static SPARE: ModuleQueue = ModuleQueue::new();
 /// Work queue of commits and their channels. Peers cause these items, so they have a queue of their
 /// own.
 static COMMITS: ModuleQueue = ModuleQueue::new();
+/// Work queue of completions of durable writes. These items run consumers' handlers, which may wait for
+/// an item of any other queue.
+static COMPLETIONS: ModuleQueue = ModuleQueue::new();
 
 /// Maximum items of the queue of commits that run at once, on the host.
 const COMMITTING: c_int = 4;
@@ -35,6 +38,7 @@ pub(crate) struct WorkQueues {
     _queue: QueueOwner,
     _spare: QueueOwner,
     _commits: QueueOwner,
+    _completions: QueueOwner,
 }
 
 impl WorkQueues {
@@ -44,6 +48,7 @@ impl WorkQueues {
             _queue: QUEUE.create(c"kverbs", 0)?,
             _spare: SPARE.create(c"kverbs_spare", 1)?,
             _commits: COMMITS.create(c"kverbs_commit", COMMITTING)?,
+            _completions: COMPLETIONS.create(c"kverbs_durable", 0)?,
         })
     }
 }
@@ -69,6 +74,14 @@ pub(crate) fn commits() -> &'static Queue {
     // SAFETY: Endpoints and listeners, the only users, exist only between load and unload, when the
     // queue's owner exists.
     unsafe { COMMITS.get() }
+}
+
+/// Returns the queue of completions of durable writes. Callers use it only while an endpoint of the
+/// module exists.
+pub(crate) fn completions() -> &'static Queue {
+    // SAFETY: Endpoints, the only users, exist only between load and unload, when the queue's owner
+    // exists.
+    unsafe { COMPLETIONS.get() }
 }
 
 fn raw_work<T: HasWork<T, ID>, const ID: u64>(this: &Arc<T>) -> *mut bindings::work_struct {

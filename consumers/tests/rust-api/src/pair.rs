@@ -20,7 +20,10 @@ use kfabric::{
     objects::{
         cntr::Cntr,
         conn_request::Request,
-        cq::Cq,
+        cq::{
+            Cq,
+            CqHandler, //
+        },
         eq::{
             Eq,
             Event, //
@@ -114,10 +117,22 @@ impl Side {
         cntrs: &[(&Arc<Cntr>, u64)],
         request: Option<&Arc<Request>>,
     ) -> Result<Self> {
-        let domain = &station.domain;
         let waiter = station::waiter()?;
+        Self::with_handler(station, wanted, cntrs, request, waiter.clone(), waiter)
+    }
+
+    /// Like [`Side::open`], with a handler of the completion queue, which wakes `waiter`.
+    pub(crate) fn with_handler(
+        station: &Station,
+        wanted: &Wanted,
+        cntrs: &[(&Arc<Cntr>, u64)],
+        request: Option<&Arc<Request>>,
+        handler: Arc<dyn CqHandler>,
+        waiter: Arc<Waiter>,
+    ) -> Result<Self> {
+        let domain = &station.domain;
         let eq = Eq::open(station.fabric(), 0, Some(waiter.clone()))?;
-        let cq = Cq::open(domain, wanted.depth, wanted.format, Some(waiter.clone()))?;
+        let cq = Cq::open(domain, wanted.depth, wanted.format, Some(handler))?;
         let attr = EpAttr {
             iov_limit: match wanted.iov_limit {
                 0 => domain.attr().iov_limit,
@@ -247,6 +262,15 @@ impl Pair {
         server_cntrs: &[(&Arc<Cntr>, u64)],
     ) -> Result<Self, Failure> {
         let client = Side::open(station, wanted, client_cntrs, None)?;
+        Self::join(station, client, server_cntrs)
+    }
+
+    /// Connects an endpoint with a new one.
+    pub(crate) fn join(
+        station: &Station,
+        client: Side,
+        server_cntrs: &[(&Arc<Cntr>, u64)],
+    ) -> Result<Self, Failure> {
         client.ep.connect(&station.addr(), &[])?;
         let event = station.request()?;
         check_eq!(event.kind, KFI_CONNREQ);

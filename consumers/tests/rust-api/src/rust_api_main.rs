@@ -20,6 +20,7 @@ mod ktap;
 mod atomic;
 mod buffer;
 mod connections;
+mod durable;
 mod keys;
 mod messages;
 mod pair;
@@ -50,13 +51,14 @@ struct RustApi {
 
 impl kernel::Module for RustApi {
     fn init(_module: &'static ThisModule) -> Result<Self> {
-        let groups: [&[Test]; 6] = [
+        let groups: [&[Test]; 7] = [
             connections::TESTS,
             messages::TESTS,
             rma::TESTS,
             keys::TESTS,
             queues::TESTS,
             atomic::TESTS,
+            durable::TESTS,
         ];
         let entry = ktap::parameter(module_parameters::entry.value());
         let entry = usize::try_from(entry).map_err(|_| EINVAL)?;
