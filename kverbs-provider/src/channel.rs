@@ -9,7 +9,8 @@
 //!
 //! Locking: the control lock of a connection, then [`Channels`], then the control lock of a channel. A
 //! channel's work item holds none of them while it writes cache lines back. It calls no consumer's
-//! handler: another work item of the connection completes the writes, on a work queue of its own.
+//! handler: another work item of the connection completes the writes, on a work queue of its own. Nor
+//! does a work item that serves commits create a channel, which may wait for memory.
 //!
 //! A channel ends before its connection does: [`Channels::end`] destroys the queue pair and the identifier.
 //! The close of an endpoint then waits for the channels' work items.

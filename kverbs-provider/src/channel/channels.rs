@@ -27,8 +27,7 @@ use crate::{
             CmId,
             ConnParam, //
         },
-        sockaddr,
-        work, //
+        sockaddr, //
     },
     key::group::Group, //
 };
@@ -246,7 +245,7 @@ impl<H: Owner> Channels<H> {
             (state.out.take(), state.inward.take())
         };
         for channel in [out, inward].into_iter().flatten() {
-            work::flush(&channel);
+            channel.flush();
         }
     }
 }

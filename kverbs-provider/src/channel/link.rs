@@ -1,7 +1,12 @@
 // SPDX-License-Identifier: GPL-2.0
 //! A channel: its queue pair and its connection.
 //!
-//! As for endpoints, handlers only put events into the inbox and queue the work item.
+//! As for endpoints, handlers only put events into the inbox and queue a work item. A channel has two:
+//!
+//! | work item | does |
+//! |---|---|
+//! | events | creates the channel's objects, and ends the channel; may wait for memory |
+//! | messages | sends and serves COMMITs; waits for no memory |
 
 use core::sync::atomic::{
     AtomicBool,
@@ -145,19 +150,25 @@ pub(crate) struct Channel<H: Owner> {
     ctl: Mutex<Ctl<H>>,
     #[pin]
     inbox: IrqLock<Events>,
-    /// The COMMIT of the peer. Only the work item uses it.
+    /// The COMMIT of the peer. The work item of messages holds the lock while it runs.
     #[pin]
     serving: Mutex<Serving>,
     #[pin]
     work: Work<Channel<H>>,
+    #[pin]
+    message_work: Work<Channel<H>, MESSAGES>,
     /// True if the channel is ending: the target stops writing back.
     pub(super) stopping: AtomicBool,
     /// Ticks that the peer has left to open the channel or to answer; 0: none runs.
     patience: AtomicU32,
 }
 
+/// Number of the work item of messages.
+const MESSAGES: u64 = 1;
+
 impl_has_work! {
     impl{H: Owner} HasWork<Self> for Channel<H> { self.work }
+    impl{H: Owner} HasWork<Self, MESSAGES> for Channel<H> { self.message_work }
 }
 
 impl<H: Owner> Channel<H> {
@@ -183,6 +194,7 @@ impl<H: Owner> Channel<H> {
                 }, "kverbs_channel_inbox"),
                 serving <- new_mutex!(Serving::new(), "kverbs_channel_serving"),
                 work <- new_work!("kverbs_channel"),
+                message_work <- new_work!("kverbs_commit"),
                 stopping: AtomicBool::new(false),
                 patience: AtomicU32::new(CONNECT_TICKS),
             }),
@@ -278,11 +290,26 @@ impl<H: Owner> Channel<H> {
         qp.post_recv(0, &[sge])
     }
 
-    /// Queues the work item.
-    pub(super) fn schedule(this: ArcBorrow<'_, Self>) {
+    /// Queues the work item of events.
+    fn schedule_events(this: ArcBorrow<'_, Self>) {
         let this: Arc<Self> = this.into();
         // If the work item is queued already, its run finds the new event.
-        let _ = work::commits().enqueue(this);
+        let _ = work::channels().enqueue::<_, 0>(this);
+    }
+
+    /// Queues the work item of messages.
+    pub(super) fn schedule(this: ArcBorrow<'_, Self>) {
+        let this: Arc<Self> = this.into();
+        // If the work item is queued already, its run finds the new message.
+        let _ = work::commits().enqueue::<_, MESSAGES>(this);
+    }
+
+    /// Waits until the work items of the ended channel have run.
+    pub(super) fn flush(self: &Arc<Self>) {
+        // Each item may have queued the other one before the end.
+        work::flush::<_, 0>(self);
+        work::flush::<_, MESSAGES>(self);
+        work::flush::<_, 0>(self);
     }
 
     /// Counts a tick of the peer's time.
@@ -293,7 +320,7 @@ impl<H: Owner> Channel<H> {
             .fetch_update(Ordering::AcqRel, Ordering::Acquire, down);
         if counted == Ok(1) {
             this.inbox.lock().events.late();
-            Self::schedule(this.as_arc_borrow());
+            Self::schedule_events(this.as_arc_borrow());
         }
     }
 
@@ -479,11 +506,10 @@ impl<H: Owner> Channel<H> {
     }
 
     /// Answers the COMMIT of the initiator.
-    fn answer(self: &Arc<Self>) -> Result {
+    fn answer(self: &Arc<Self>, serving: &mut Serving) -> Result {
         if self.is_sending() {
             return Ok(());
         }
-        let mut serving = self.serving.lock();
         if !serving.is_busy() {
             let mut message = [0; REQUEST_MAX];
             let Some(len) = self.receive(&mut message)? else {
@@ -499,21 +525,40 @@ impl<H: Owner> Channel<H> {
         Ok(())
     }
 
-    /// Handles all events, and then the messages.
+    /// Handles all events.
     ///
     /// # Errors
     ///
     /// - The reason for which the channel has ended.
-    fn progress(self: &Arc<Self>) -> Result {
+    fn handle_all(self: &Arc<Self>) -> Result {
         loop {
             let todo = self.inbox.lock().events.take();
-            let Some(todo) = todo else { break };
+            let Some(todo) = todo else { return Ok(()) };
             self.handle(todo)?;
         }
-        match self.side {
-            Side::Initiator => self.initiate(),
-            Side::Target => self.answer(),
+    }
+
+    /// Returns why the channel has ended, if it has.
+    fn ended(&self) -> Option<Error> {
+        self.ctl.lock().ended
+    }
+
+    /// Ends the channel, and fails the writes that wait for it.
+    fn over(self: &Arc<Self>, why: Error) {
+        if core::mem::replace(&mut self.ctl.lock().failed, true) {
+            // The flushed receive has scheduled this run. Another channel may have the writes.
+            return;
         }
+        self.end_with(why);
+        if self.side == Side::Target {
+            return;
+        }
+        // A run for messages that did not see the end may have begun a COMMIT. Later ones see it.
+        drop(self.serving.lock());
+        H::fail_commits(&self.conn, why);
+        self.conn.channels().forget(self);
+        // A write that was acknowledged meanwhile opens another channel.
+        H::commit_again(&self.conn);
     }
 }
 
@@ -521,27 +566,35 @@ impl<H: Owner> WorkItem for Channel<H> {
     type Pointer = Arc<Channel<H>>;
 
     fn run(this: Arc<Channel<H>>) {
-        // A scrutinee would keep the lock.
-        let (ended, failed) = {
-            let ctl = this.ctl.lock();
-            (ctl.ended, ctl.failed)
-        };
-        if failed {
-            // The flushed receive has scheduled this run. Another channel may have the writes.
-            return;
-        }
-        let result = match ended {
+        let result = match this.ended() {
             Some(why) => Err(why),
-            None => this.conn.memcg().charged(|| this.progress()),
+            None => this.conn.memcg().charged(|| this.handle_all()),
         };
-        let Err(why) = result else { return };
-        this.ctl.lock().failed = true;
-        this.end_with(why);
-        if this.side == Side::Initiator {
-            H::fail_commits(&this.conn, why);
-            this.conn.channels().forget(&this);
-            // A write that was acknowledged meanwhile opens another channel.
-            H::commit_again(&this.conn);
+        match result {
+            // The channel may have become ready.
+            Ok(()) => Self::schedule(this.as_arc_borrow()),
+            Err(why) => this.over(why),
+        }
+    }
+}
+
+impl<H: Owner> WorkItem<MESSAGES> for Channel<H> {
+    type Pointer = Arc<Channel<H>>;
+
+    fn run(this: Arc<Channel<H>>) {
+        let result = {
+            let mut serving = this.serving.lock();
+            if this.ended().is_some() {
+                return;
+            }
+            match this.side {
+                Side::Initiator => this.initiate(),
+                Side::Target => this.answer(&mut serving),
+            }
+        };
+        if let Err(why) = result {
+            this.inbox.lock().events.fail(errno::number(why), false);
+            Self::schedule_events(this.as_arc_borrow());
         }
     }
 }
@@ -549,31 +602,39 @@ impl<H: Owner> WorkItem for Channel<H> {
 impl<H: Owner> CmHandler for Channel<H> {
     fn event(this: ArcBorrow<'_, Self>, event: CmEvent<'_>) {
         this.inbox.lock().events.put(&event);
-        Self::schedule(this);
+        Self::schedule_events(this);
     }
 }
 
 impl<H: Owner> Completions for Channel<H> {
     fn sent(this: ArcBorrow<'_, Self>, _slot: u32, _last: bool, wc: &Wc) {
+        let failed = data::fatal(wc.status);
         {
             let mut inbox = this.inbox.lock();
             inbox.sending = false;
-            if let Some(err) = data::fatal(wc.status) {
+            if let Some(err) = failed {
                 inbox.events.fail(err, false);
             }
         }
-        Self::schedule(this);
+        match failed {
+            Some(_) => Self::schedule_events(this),
+            None => Self::schedule(this),
+        }
     }
 
     fn received(this: ArcBorrow<'_, Self>, _slot: u32, wc: &Wc) {
+        let failed = data::fatal(wc.status);
         {
             let mut inbox = this.inbox.lock();
-            match data::fatal(wc.status) {
+            match failed {
                 Some(err) => inbox.events.fail(err, false),
                 None => inbox.received = Some(wc.byte_len),
             }
         }
-        Self::schedule(this);
+        match failed {
+            Some(_) => Self::schedule_events(this),
+            None => Self::schedule(this),
+        }
     }
 
     fn probed(_this: ArcBorrow<'_, Self>, _wc: &Wc) {}
@@ -588,6 +649,6 @@ impl<H: Owner> Completions for Channel<H> {
                 failure => inbox.events.fail(errno::of_event(failure), false),
             }
         }
-        Self::schedule(this);
+        Self::schedule_events(this);
     }
 }

@@ -165,7 +165,7 @@ impl WorkItem for Inner {
             let Some(request) = this.next() else { return };
             let _ = Self::accept(request);
         }
-        let _ = work::commits().enqueue(this);
+        let _ = work::channels().enqueue(this);
     }
 }
 
@@ -199,7 +199,7 @@ impl CmHandler for Inner {
         }
         let this: Arc<Self> = this.into();
         // If the work item is queued already, its run finds the new request.
-        let _ = work::commits().enqueue(this);
+        let _ = work::channels().enqueue(this);
         Ok(())
     }
 }
@@ -253,7 +253,7 @@ impl Listener {
     /// - `ENOMEM` if there is no memory.
     pub(crate) fn new(net: &Net) -> Result<Self> {
         let inner = Self::enter(net)?;
-        let _ = work::commits().enqueue(inner.clone());
+        let _ = work::channels().enqueue(inner.clone());
         work::flush(&inner);
         Ok(Self(net.clone()))
     }

@@ -626,7 +626,7 @@ impl Owner for Connection {
     fn commit(this: ArcBorrow<'_, Self>) {
         let this: Arc<Self> = this.into();
         // If the work item is queued already, its run finds the new write.
-        let _ = work::commits().enqueue::<_, COMMIT>(this);
+        let _ = work::channels().enqueue::<_, COMMIT>(this);
     }
 }
 

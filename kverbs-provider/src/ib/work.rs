@@ -23,8 +23,10 @@ static QUEUE: ModuleQueue = ModuleQueue::new();
 /// Work queue of items without waiters. A program can cause many, so they have a queue of their
 /// own.
 static SPARE: ModuleQueue = ModuleQueue::new();
-/// Work queue of commits and their channels. Peers cause these items, so they have a queue of their
-/// own.
+/// Work queue of the creation and the end of channels, which may wait for memory or for the device.
+static CHANNELS: ModuleQueue = ModuleQueue::new();
+/// Work queue of commits. Peers cause these items, so they have a queue of their own. They wait for no
+/// memory.
 static COMMITS: ModuleQueue = ModuleQueue::new();
 /// Work queue of completions of durable writes. These items run consumers' handlers, which may wait for
 /// an item of any other queue.
@@ -37,6 +39,7 @@ const COMMITTING: c_int = 4;
 pub(crate) struct WorkQueues {
     _queue: QueueOwner,
     _spare: QueueOwner,
+    _channels: QueueOwner,
     _commits: QueueOwner,
     _completions: QueueOwner,
 }
@@ -47,6 +50,7 @@ impl WorkQueues {
         Ok(Self {
             _queue: QUEUE.create(c"kverbs", 0)?,
             _spare: SPARE.create(c"kverbs_spare", 1)?,
+            _channels: CHANNELS.create(c"kverbs_channel", 0)?,
             _commits: COMMITS.create(c"kverbs_commit", COMMITTING)?,
             _completions: COMPLETIONS.create(c"kverbs_durable", 0)?,
         })
@@ -68,11 +72,18 @@ pub(crate) fn spare() -> &'static Queue {
     unsafe { SPARE.get() }
 }
 
-/// Returns the queue of commits and their channels. Callers use it only while an endpoint or a listener
-/// of the module exists.
-pub(crate) fn commits() -> &'static Queue {
+/// Returns the queue of the creation and the end of channels. Callers use it only while an endpoint or a
+/// listener of the module exists.
+pub(crate) fn channels() -> &'static Queue {
     // SAFETY: Endpoints and listeners, the only users, exist only between load and unload, when the
     // queue's owner exists.
+    unsafe { CHANNELS.get() }
+}
+
+/// Returns the queue of commits. Callers use it only while an endpoint of the module exists.
+pub(crate) fn commits() -> &'static Queue {
+    // SAFETY: Endpoints, the only users, exist only between load and unload, when the queue's owner
+    // exists.
     unsafe { COMMITS.get() }
 }
 
