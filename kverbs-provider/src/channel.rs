@@ -21,6 +21,7 @@
 //! | [`index`] | the connections by their queue pairs, for requests |
 //! | [`link`] | a channel: its queue pair and its connection |
 //! | [`serve`] | the target's side: commits |
+//! | [`user`] | turns of the users' channels |
 //! | [`listener`] | the listener of a network namespace |
 
 pub(crate) mod channels;
@@ -28,6 +29,7 @@ pub(crate) mod index;
 mod link;
 pub(crate) mod listener;
 mod serve;
+pub(crate) mod user;
 
 use kernel::{
     prelude::*,
@@ -57,6 +59,9 @@ pub(crate) trait Owner: Send + Sync + Sized + 'static {
     /// Returns the memory cgroup of the endpoint's creator.
     fn memcg(&self) -> &MemCgroup;
 
+    /// Returns the user that has created the endpoint, on a device with durable writes.
+    fn user(&self) -> Option<&Arc<user::User<Self>>>;
+
     /// Returns the endpoint's network namespace.
     fn net(&self) -> &Net;
 
@@ -65,6 +70,9 @@ pub(crate) trait Owner: Send + Sync + Sized + 'static {
 
     /// Calls `act` with the index of connections, whose lock is held meanwhile.
     fn with_index<T>(act: impl FnOnce(&mut index::Index<Self>) -> T) -> T;
+
+    /// Calls `act` with the users of connections, whose lock is held meanwhile.
+    fn with_users<T>(act: impl FnOnce(&mut user::Users<Self>) -> T) -> T;
 
     /// Begins a COMMIT of the writes that wait for it, if none is outstanding. Stores the ranges, and
     /// returns the number of the COMMIT and the number of the ranges.

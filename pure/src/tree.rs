@@ -26,6 +26,7 @@
 //! | [`scramble`] | unpredictable numbers that never repeat |
 //! | [`sendq`] | scheduler of a send queue that one party runs at a time |
 //! | [`slot`] | a cell of the handle table, read without a lock |
+//! | [`turns`] | turns of the channels of one user, and the bound on requests for channels |
 //! | [`wire`] | application data in connection messages |
 
 pub mod addr;
@@ -52,4 +53,5 @@ pub mod scramble;
 pub mod sendq;
 pub mod slot;
 mod sync;
+pub mod turns;
 pub mod wire;

@@ -17,6 +17,10 @@ use super::{
         Room, //
     },
     link::Channel,
+    user::{
+        Member,
+        User, //
+    },
     Owner, //
 };
 use crate::{
@@ -106,6 +110,8 @@ struct State<H: Owner> {
 pub(crate) struct Channels<H: Owner> {
     #[pin]
     state: Mutex<State<H>>,
+    /// The place among the connections of the user, on a device with durable writes.
+    member: Option<Member<H>>,
     /// Refused ranges of the peer's commits.
     #[pin]
     refusals: IrqLock<Refusals>,
@@ -115,11 +121,12 @@ impl<H: Owner> Channels<H> {
     /// Returns the channels of a new connection, without any. The peer can open one if the device can
     /// make writes `durable`.
     pub(crate) fn new(durable: bool) -> Result<impl PinInit<Self>> {
-        let room = match durable {
-            true => Some(Room::new(GFP_KERNEL_ACCOUNT)?),
-            false => None,
+        let (room, member) = match durable {
+            true => (Some(Room::new(GFP_KERNEL_ACCOUNT)?), Some(Member::new()?)),
+            false => (None, None),
         };
         Ok(pin_init!(Self {
+            member,
             state <- new_mutex!(State {
                 identity: None,
                 room,
@@ -144,6 +151,11 @@ impl<H: Owner> Channels<H> {
             let add = |index: &mut Index<H>| index.add(room, device, conn, identity);
             state.listed = Some(H::with_index(add));
         }
+    }
+
+    /// Returns the connection's user, on a device with durable writes.
+    pub(crate) fn user(&self) -> Option<&Arc<User<H>>> {
+        self.member.as_ref().map(Member::user)
     }
 
     /// Counts a range of the peer's commits with its key. Returns whether the connection must end.

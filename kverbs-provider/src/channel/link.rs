@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: GPL-2.0
 //! A channel: its queue pair and its connection.
 //!
-//! As for endpoints, handlers only put events into the inbox and queue a work item. A channel has two:
+//! As for endpoints, handlers only put events into the inbox and queue a work item:
 //!
 //! | work item | does |
 //! |---|---|
 //! | events | creates the channel's objects, and ends the channel; may wait for memory |
-//! | messages | sends and serves COMMITs; waits for no memory |
+//! | its user's ([`User`]) | sends and serves COMMITs; waits for no memory |
 
 use core::sync::atomic::{
     AtomicBool,
@@ -33,6 +33,7 @@ use kernel::{
 use super::{
     channels::Identity,
     serve::Serving,
+    user::User,
     Owner,
     PORT,
     SIZE, //
@@ -96,7 +97,8 @@ use kfabric::{
             RANGES_MAX,
             REQUEST_MAX, //
         },
-        proof::Mac, //
+        proof::Mac,
+        turns::Place, //
     },
     sys::IrqLock, //
 };
@@ -150,29 +152,28 @@ pub(crate) struct Channel<H: Owner> {
     ctl: Mutex<Ctl<H>>,
     #[pin]
     inbox: IrqLock<Events>,
-    /// The COMMIT of the peer. The work item of messages holds the lock while it runs.
+    /// The user that has created the endpoint.
+    user: Arc<User<H>>,
+    /// The place in the user's queue.
+    place: Place,
+    /// The COMMIT of the peer. Locked during a turn.
     #[pin]
     serving: Mutex<Serving>,
     #[pin]
     work: Work<Channel<H>>,
-    #[pin]
-    message_work: Work<Channel<H>, MESSAGES>,
     /// True if the channel is ending: the target stops writing back.
     pub(super) stopping: AtomicBool,
     /// Ticks that the peer has left to open the channel or to answer; 0: none runs.
     patience: AtomicU32,
 }
 
-/// Number of the work item of messages.
-const MESSAGES: u64 = 1;
-
 impl_has_work! {
     impl{H: Owner} HasWork<Self> for Channel<H> { self.work }
-    impl{H: Owner} HasWork<Self, MESSAGES> for Channel<H> { self.message_work }
 }
 
 impl<H: Owner> Channel<H> {
     fn new(conn: &Arc<H>, side: Side, ends: &Ends) -> Result<Arc<Self>> {
+        let user = conn.user().ok_or_else(eopnotsupp)?.clone();
         Arc::pin_init(
             pin_init!(Self {
                 conn: conn.clone(),
@@ -192,9 +193,10 @@ impl<H: Owner> Channel<H> {
                     received: None,
                     sending: false,
                 }, "kverbs_channel_inbox"),
+                user,
+                place: Place::new(),
                 serving <- new_mutex!(Serving::new(), "kverbs_channel_serving"),
                 work <- new_work!("kverbs_channel"),
-                message_work <- new_work!("kverbs_commit"),
                 stopping: AtomicBool::new(false),
                 patience: AtomicU32::new(CONNECT_TICKS),
             }),
@@ -297,18 +299,22 @@ impl<H: Owner> Channel<H> {
         let _ = work::channels().enqueue::<_, 0>(this);
     }
 
-    /// Queues the work item of messages.
+    /// Asks for a turn.
     pub(super) fn schedule(this: ArcBorrow<'_, Self>) {
         let this: Arc<Self> = this.into();
-        // If the work item is queued already, its run finds the new message.
-        let _ = work::commits().enqueue::<_, MESSAGES>(this);
+        let user = this.user.clone();
+        user.ask(this);
     }
 
-    /// Waits until the work items of the ended channel have run.
+    /// Returns the place in the user's queue.
+    pub(super) fn place(&self) -> &Place {
+        &self.place
+    }
+
+    /// Waits until the ended channel has no turn and no work item.
     pub(super) fn flush(self: &Arc<Self>) {
-        // Each item may have queued the other one before the end.
-        work::flush::<_, 0>(self);
-        work::flush::<_, MESSAGES>(self);
+        // A turn may queue the item.
+        self.user.flush();
         work::flush::<_, 0>(self);
     }
 
@@ -346,6 +352,7 @@ impl<H: Owner> Channel<H> {
             }
             (ctl.qp.take(), ctl.id.take(), ctl.buf.take())
         };
+        self.user.end(self);
         // The device uses the buffer until the queue pair is destroyed, whose event handler uses the
         // identifier.
         drop(qp);
@@ -520,7 +527,7 @@ impl<H: Owner> Channel<H> {
         if serving.turn(self)? {
             return serving.answer(self);
         }
-        // The other channels' items are first.
+        // The user's other channels are first.
         Self::schedule(self.as_arc_borrow());
         Ok(())
     }
@@ -535,6 +542,26 @@ impl<H: Owner> Channel<H> {
             let todo = self.inbox.lock().events.take();
             let Some(todo) = todo else { return Ok(()) };
             self.handle(todo)?;
+        }
+    }
+
+    /// Handles the messages, for one turn.
+    ///
+    /// Context: process; waits for no memory. Locking: none held.
+    pub(super) fn turn(self: &Arc<Self>) {
+        let result = {
+            let mut serving = self.serving.lock();
+            if self.ended().is_some() {
+                return;
+            }
+            match self.side {
+                Side::Initiator => self.initiate(),
+                Side::Target => self.answer(&mut serving),
+            }
+        };
+        if let Err(why) = result {
+            self.inbox.lock().events.fail(errno::number(why), false);
+            Self::schedule_events(self.as_arc_borrow());
         }
     }
 
@@ -553,7 +580,7 @@ impl<H: Owner> Channel<H> {
         if self.side == Side::Target {
             return;
         }
-        // A run for messages that did not see the end may have begun a COMMIT. Later ones see it.
+        // A turn that did not see the end may have begun a COMMIT. Later ones see it.
         drop(self.serving.lock());
         H::fail_commits(&self.conn, why);
         self.conn.channels().forget(self);
@@ -574,27 +601,6 @@ impl<H: Owner> WorkItem for Channel<H> {
             // The channel may have become ready.
             Ok(()) => Self::schedule(this.as_arc_borrow()),
             Err(why) => this.over(why),
-        }
-    }
-}
-
-impl<H: Owner> WorkItem<MESSAGES> for Channel<H> {
-    type Pointer = Arc<Channel<H>>;
-
-    fn run(this: Arc<Channel<H>>) {
-        let result = {
-            let mut serving = this.serving.lock();
-            if this.ended().is_some() {
-                return;
-            }
-            match this.side {
-                Side::Initiator => this.initiate(),
-                Side::Target => this.answer(&mut serving),
-            }
-        };
-        if let Err(why) = result {
-            this.inbox.lock().events.fail(errno::number(why), false);
-            Self::schedule_events(this.as_arc_borrow());
         }
     }
 }

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0
 //! The target's side of a channel: commits.
 //!
-//! A run of the work item writes back for one turn at most, and then queues itself behind the items
-//! of other channels. So the commits of one peer do not hold up those of others.
+//! A turn writes back a bounded number of bytes. Then the turns of other users' channels come, and those of
+//! the user's others ([`user`](super::user)). So the commits of one peer do not hold up those of others.
 
 use core::sync::atomic::Ordering;
 use kernel::prelude::*;
@@ -28,7 +28,7 @@ use kfabric::{
     }, //
 };
 
-/// Bytes that a run of the work item writes back, and a stretch more.
+/// Bytes that a turn writes back, and a stretch more.
 const TURN: u64 = 1 << 20;
 
 /// The COMMIT that a target serves.

@@ -42,7 +42,11 @@ use crate::{
             Channels,
             Identity, //
         },
-        index::Index, //
+        index::Index,
+        user::{
+            User,
+            Users, //
+        }, //
     },
     data::{
         self,
@@ -195,19 +199,27 @@ kernel::sync::global_lock! {
     unsafe(uninit) static INDEX: Mutex<Option<Index<Connection>>> = None;
 }
 
-/// Owns the index of connections for channels. Dropping it frees the index.
+kernel::sync::global_lock! {
+    // SAFETY: `Indexed::new` initialises the lock at module load, before any endpoint is created.
+    unsafe(uninit) static USERS: Mutex<Option<Users<Connection>>> = None;
+}
+
+/// Owns the index of connections for channels, and the table of their users. Dropping it frees both.
 pub(crate) struct Indexed(());
 
 impl Indexed {
-    /// Initialises the index.
+    /// Initialises the index and the table.
     ///
     /// # Safety
     ///
     /// The caller calls this function once, at module load, before any endpoint is created.
     #[expect(unsafe_code, reason = "a global lock is initialised so")]
     pub(crate) unsafe fn new() -> Self {
-        // SAFETY: The caller calls `new` once, before any use of the lock.
-        unsafe { INDEX.init() };
+        // SAFETY: The caller calls `new` once, before any use of the locks.
+        unsafe {
+            INDEX.init();
+            USERS.init();
+        }
         Self(())
     }
 }
@@ -216,6 +228,8 @@ impl Drop for Indexed {
     fn drop(&mut self) {
         let index = INDEX.lock().take();
         drop(index);
+        let users = USERS.lock().take();
+        drop(users);
     }
 }
 
@@ -575,6 +589,14 @@ impl channel::Owner for Connection {
 
     fn channels(&self) -> &Channels<Self> {
         &self.channels
+    }
+
+    fn user(&self) -> Option<&Arc<User<Self>>> {
+        self.channels.user()
+    }
+
+    fn with_users<T>(act: impl FnOnce(&mut Users<Self>) -> T) -> T {
+        act(USERS.lock().get_or_insert_with(Users::new))
     }
 
     fn with_index<T>(act: impl FnOnce(&mut Index<Self>) -> T) -> T {

@@ -55,6 +55,12 @@ impl Drop for Users {
     }
 }
 
+/// Returns the number of the current task's user, in the initial user namespace.
+pub(crate) fn current_user() -> u32 {
+    // SAFETY: The function has no preconditions.
+    unsafe { raw::kverbs_user() }
+}
+
 /// Bytes counted for a user; dropping the value releases them.
 pub(super) struct Share {
     uid: u32,
@@ -72,10 +78,10 @@ impl Share {
     ///   `CAP_SYS_RESOURCE`.
     /// - `ENOMEM` if there is no memory for the entry.
     pub(super) fn new(bytes: usize) -> Result<Self> {
-        // SAFETY: The functions have no preconditions.
-        let (uid, limit) = unsafe { (raw::kverbs_user(), raw::kverbs_user_limit()) };
+        // SAFETY: The function has no preconditions.
+        let limit = unsafe { raw::kverbs_user_limit() };
         // CAST: Both are 64 bits wide.
-        Self::of(uid, bytes, limit as usize)
+        Self::of(current_user(), bytes, limit as usize)
     }
 
     /// Counts `bytes` more for the user of this share, in any task, with the limit of this share.

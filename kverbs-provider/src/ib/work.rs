@@ -25,8 +25,8 @@ static QUEUE: ModuleQueue = ModuleQueue::new();
 static SPARE: ModuleQueue = ModuleQueue::new();
 /// Work queue of the creation and the end of channels, which may wait for memory or for the device.
 static CHANNELS: ModuleQueue = ModuleQueue::new();
-/// Work queue of commits. Peers cause these items, so they have a queue of their own. They wait for no
-/// memory.
+/// Work queue of commits, with one item for each user. Peers cause these items, so they have a queue of
+/// their own. They wait for no memory.
 static COMMITS: ModuleQueue = ModuleQueue::new();
 /// Work queue of completions of durable writes. These items run consumers' handlers, which may wait for
 /// an item of any other queue.

@@ -34,6 +34,7 @@ mod ring;
 mod scramble;
 mod sendq;
 mod slot;
+mod turns;
 mod versions;
 mod wire;
 

@@ -1,0 +1,165 @@
+// SPDX-License-Identifier: GPL-2.0
+//! Turns of channels, by the users that have created their endpoints.
+//!
+//! A user has one work item, a run of which gives a turn to one channel of the user. So the users take
+//! turns, however many channels each of them has. The logic is in [`kfabric::pure::turns`].
+
+use kernel::{
+    impl_has_work,
+    new_work,
+    prelude::*,
+    rbtree::{
+        RBTree,
+        RBTreeNodeReservation, //
+    },
+    sync::Arc,
+    workqueue::{
+        Work,
+        WorkItem, //
+    }, //
+};
+
+use super::{
+    link::Channel,
+    Owner, //
+};
+use crate::ib::{
+    share,
+    work, //
+};
+use kfabric::{
+    new_irqlock,
+    pure::turns::Turns,
+    sys::IrqLock, //
+};
+
+/// Places for channels that wait.
+type Places<H> = KVVec<Option<Arc<Channel<H>>>>;
+
+/// A user with endpoints that may have channels.
+#[pin_data]
+pub(crate) struct User<H: Owner> {
+    uid: u32,
+    #[pin]
+    turns: IrqLock<Turns<Places<H>>>,
+    #[pin]
+    work: Work<User<H>>,
+}
+
+impl_has_work! {
+    impl{H: Owner} HasWork<Self> for User<H> { self.work }
+}
+
+/// The users with endpoints that may have channels.
+pub(crate) type Users<H> = RBTree<u32, Arc<User<H>>>;
+
+impl<H: Owner> User<H> {
+    /// Queues a channel for a turn, unless it waits or has ended. Context: any.
+    pub(super) fn ask(self: &Arc<Self>, channel: Arc<Channel<H>>) {
+        self.turns.lock().ask(channel.clone(), channel.place());
+        // If the work item is queued already, one of its runs finds the channel.
+        let _ = work::commits().enqueue(self.clone());
+    }
+
+    /// Ends the turns of a channel, except one in progress.
+    pub(super) fn end(&self, channel: &Channel<H>) {
+        let is = |other: &Arc<Channel<H>>| core::ptr::eq(&**other, channel);
+        let waiting = self.turns.lock().end(channel.place(), is);
+        // Without the lock.
+        drop(waiting);
+    }
+
+    /// Waits until a turn in progress is over.
+    pub(super) fn flush(self: &Arc<Self>) {
+        work::flush(self);
+    }
+}
+
+impl<H: Owner> WorkItem for User<H> {
+    type Pointer = Arc<User<H>>;
+
+    fn run(this: Arc<User<H>>) {
+        let next = this.turns.lock().next(|channel| channel.place());
+        let Some(channel) = next else { return };
+        channel.turn();
+        drop(channel);
+        let waits = !this.turns.lock().is_empty();
+        if waits {
+            // The items of other users are first.
+            let _ = work::commits().enqueue(this);
+        }
+    }
+}
+
+/// A connection's place among those of its user. The drop leaves it; the connection's channels have ended
+/// before.
+pub(crate) struct Member<H: Owner>(Arc<User<H>>);
+
+impl<H: Owner> Member<H> {
+    /// Makes the current task's user the one of a new connection.
+    ///
+    /// # Errors
+    ///
+    /// - `ENOMEM` if there is no memory.
+    pub(crate) fn new() -> Result<Self> {
+        let uid = share::current_user();
+        // Before the lock, which all users share.
+        let node = RBTreeNodeReservation::new(GFP_KERNEL_ACCOUNT)?;
+        let fresh = Arc::pin_init(
+            pin_init!(User {
+                uid,
+                turns <- new_irqlock!(Turns::new(KVVec::new()), "kverbs_turns"),
+                work <- new_work!("kverbs_turns"),
+            }),
+            GFP_KERNEL_ACCOUNT,
+        )?;
+        let user = H::with_users(|users| {
+            let user = match users.get(&uid) {
+                Some(user) => user.clone(),
+                None => {
+                    let _ = users.insert(node.into_node(uid, fresh.clone()));
+                    fresh
+                }
+            };
+            user.turns.lock().enter();
+            user
+        });
+        let member = Self(user);
+        member.make_places()?;
+        Ok(member)
+    }
+
+    /// Allocates places for the channels of all members.
+    fn make_places(&self) -> Result {
+        loop {
+            let missing = self.0.turns.lock().missing();
+            let Some(n) = missing else { return Ok(()) };
+            let mut places = KVVec::with_capacity(n, GFP_KERNEL_ACCOUNT)?;
+            for _ in 0..n {
+                places.push(None, GFP_KERNEL_ACCOUNT)?;
+            }
+            let old = self.0.turns.lock().grow(places);
+            drop(old);
+        }
+    }
+
+    /// Returns the user.
+    pub(super) fn user(&self) -> &Arc<User<H>> {
+        &self.0
+    }
+}
+
+impl<H: Owner> Drop for Member<H> {
+    fn drop(&mut self) {
+        let uid = self.0.uid;
+        let gone = H::with_users(|users| {
+            let last = self.0.turns.lock().leave();
+            if last {
+                users.remove_node(&uid)
+            } else {
+                None
+            }
+        });
+        drop(gone);
+    }
+}
