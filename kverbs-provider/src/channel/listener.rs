@@ -41,14 +41,17 @@ use kfabric::{
             Hello,
             REFUSAL, //
         },
-        gid::Host, //
+        gid::Host,
+        turns::{
+            self,
+            Same,
+            PENDING_MAX, //
+        }, //
     },
-    sys::net::Net, //
+    sys::net::Net,
+    uapi::SockAddr, //
 };
 
-/// Maximum number of requests that wait for the work item, one of a connection. All come from peers of
-/// connections.
-const PENDING_MAX: usize = 64;
 /// Length of the queue of requests that the connection manager keeps.
 const BACKLOG: u32 = 64;
 
@@ -65,6 +68,8 @@ struct Pending {
     conn: Arc<Connection>,
     id: CmId<Waiting>,
     param: ConnParam,
+    /// The address of the peer.
+    from: SockAddr,
 }
 
 /// State of listening.
@@ -124,7 +129,9 @@ impl Inner {
     ///
     /// On a failure the connection manager refuses without a message, so the peer may try again.
     fn accept(request: Pending) -> Result {
-        let Pending { conn, id, param } = request;
+        let Pending {
+            conn, id, param, ..
+        } = request;
         let accept = || conn.channels().accept(&conn, id, param);
         conn.memcg().charged(accept)
     }
@@ -146,10 +153,14 @@ impl Inner {
         Ok(conn)
     }
 
-    /// Returns whether another request of this connection can wait for the work item.
-    fn has_place(pending: &[Pending], conn: &Arc<Connection>) -> bool {
-        let waits = |other: &Pending| Arc::ptr_eq(&other.conn, conn);
-        pending.len() < PENDING_MAX && !pending.iter().any(waits)
+    /// Returns whether another request of this connection can wait for the work item. All requests come
+    /// from peers of connections.
+    fn has_place(pending: &[Pending], conn: &Arc<Connection>, from: &SockAddr) -> bool {
+        let same = |other: &Pending| Same {
+            connection: Arc::ptr_eq(&other.conn, conn),
+            host: sockaddr::same_host(&other.from, from),
+        };
+        turns::can_wait(pending.iter().map(same))
     }
 }
 
@@ -182,9 +193,10 @@ impl CmHandler for Inner {
                 return Err(e);
             }
         };
+        let from = incoming.peer_addr();
         {
             let mut pending = this.pending.lock();
-            if !Self::has_place(&pending, &conn) {
+            if !Self::has_place(&pending, &conn, &from) {
                 // The connection manager refuses without a message, so the peer may try again.
                 return Err(EAGAIN);
             }
@@ -193,6 +205,7 @@ impl CmHandler for Inner {
                 conn,
                 id: incoming.adopt(this.waiting.clone()),
                 param,
+                from,
             };
             // Cannot fail: the list was created with its capacity.
             let _ = pending.push_within_capacity(request);
