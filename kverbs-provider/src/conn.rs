@@ -3,6 +3,7 @@
 //!
 //! | module | contents |
 //! |---|---|
+//! | [`completer`] | the work item that completes durable writes |
 //! | [`connection`] | the queue pair of an endpoint, and its connection |
 //! | [`events`] | the work item, and transitions between the phases of a connection |
 //! | [`setup`] | the steps of connecting and accepting |
@@ -12,6 +13,7 @@
 //! | [`addr`] | addresses of devices |
 
 pub(crate) mod addr;
+mod completer;
 pub(crate) mod connection;
 mod events;
 mod handshake;

@@ -44,7 +44,8 @@ pub trait CqHandler: Send + Sync {
     /// As [`completed`](Self::completed), in a task that holds no lock, where the handler may
     /// sleep. No other operation of the endpoint completes until it returns, except durable writes,
     /// which may have a task of their own. A close of the endpoint waits for the return, so the
-    /// handler does not close the endpoint. It may close another one.
+    /// handler does not close the endpoint. It may close another one, unless a handler of that one may
+    /// wait for this handler, as by closing this endpoint.
     fn completed_sleeping(&self) {
         self.completed();
     }

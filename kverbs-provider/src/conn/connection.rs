@@ -28,6 +28,7 @@ use kernel::{
 };
 
 use super::{
+    completer::Completer,
     handshake::{
         Handshake,
         Proven, //
@@ -187,8 +188,9 @@ pub(crate) struct Connection {
     /// Completes the writes whose commits have ended.
     #[pin]
     ended_work: Work<Connection, ENDED>,
-    /// The task that runs `ended_work`.
-    completer: Worker,
+    /// Runs `ended_work`.
+    #[pin]
+    completer: Completer,
     /// Held throughout a close.
     #[pin]
     closing: Mutex<()>,
@@ -439,7 +441,7 @@ impl Connection {
                 channels <- channels,
                 commit_work <- new_work!("kverbs_commit"),
                 ended_work <- new_work!("kverbs_durable"),
-                completer: Worker::new(),
+                completer <- Completer::new(),
                 closing <- new_mutex!((), "kverbs_closing"),
             }),
             GFP_KERNEL_ACCOUNT,
@@ -566,10 +568,9 @@ impl Connection {
         }
         work::flush::<_, COMMIT>(this);
         this.channels.close();
-        // The items above no longer end commits.
-        if !this.completer.is_current() {
-            work::flush::<_, ENDED>(this);
-        }
+        // The items above no longer end commits, and no write is left to complete.
+        work::cancel::<_, ENDED>(this);
+        this.completer.wait();
         drop(sink);
     }
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0
-//! The module's work queues, and cancelling of delayed work items, which the kernel crate lacks.
+//! The module's work queues, and cancelling of work items, which the kernel crate lacks.
 
 use kernel::{
     bindings,
@@ -8,7 +8,8 @@ use kernel::{
     workqueue::{
         HasWork,
         Queue,
-        Work, //
+        Work,
+        WorkItem, //
     }, //
 };
 use kfabric::sys::wq::{
@@ -98,6 +99,19 @@ pub(crate) fn completions() -> &'static Queue {
 fn raw_work<T: HasWork<T, ID>, const ID: u64>(this: &Arc<T>) -> *mut bindings::work_struct {
     // SAFETY: `this` points to a live `T`, whose work item is initialised with it.
     unsafe { Work::raw_get(T::raw_get_work(Arc::as_ptr(this).cast_mut())) }
+}
+
+/// Removes a work item from the queue, if it is queued. Does not wait for a run in progress.
+pub(crate) fn cancel<T, const ID: u64>(this: &Arc<T>)
+where
+    T: WorkItem<ID, Pointer = Arc<T>> + HasWork<T, ID>,
+{
+    // SAFETY: `this` points to a live `T`, whose work item is initialised with it.
+    if unsafe { bindings::cancel_work(raw_work(this)) } {
+        // SAFETY: The item was queued as an `Arc<T>` and will not run, so this function owns the
+        // queue's reference.
+        drop(unsafe { Arc::from_raw(Arc::as_ptr(this)) });
+    }
 }
 
 /// Removes a delayed work item from the queue, or waits until it has run, even if it queues itself
