@@ -125,8 +125,6 @@ struct Ctl<H: Owner> {
     buf: Option<DmaBuf>,
     /// The local key for the buffer.
     lkey: u32,
-    /// The initiator may send COMMITs.
-    ready: bool,
     /// Why the channel has ended, if it has.
     ended: Option<Error>,
     /// The work item has handled the end.
@@ -161,6 +159,9 @@ pub(crate) struct Channel<H: Owner> {
     serving: Mutex<Serving>,
     #[pin]
     work: Work<Channel<H>>,
+    /// True while the channel is open, so that turns have something to do. Written under the control
+    /// lock, whose owner waits at most for the device from then on.
+    ready: AtomicBool,
     /// True if the channel is ending: the target stops writing back.
     pub(super) stopping: AtomicBool,
     /// Ticks that the peer has left to open the channel or to answer; 0: none runs.
@@ -184,7 +185,6 @@ impl<H: Owner> Channel<H> {
                     qp: None,
                     buf: None,
                     lkey: 0,
-                    ready: false,
                     ended: None,
                     failed: false,
                 }, "kverbs_channel"),
@@ -197,6 +197,7 @@ impl<H: Owner> Channel<H> {
                 place: Place::new(),
                 serving <- new_mutex!(Serving::new(), "kverbs_channel_serving"),
                 work <- new_work!("kverbs_channel"),
+                ready: AtomicBool::new(false),
                 stopping: AtomicBool::new(false),
                 patience: AtomicU32::new(CONNECT_TICKS),
             }),
@@ -243,11 +244,14 @@ impl<H: Owner> Channel<H> {
             id.accept(&own, &welcome.write())
         });
         ctl.id = Some(id);
+        this.ready.store(accepted.is_ok(), Ordering::Release);
         drop(guard);
         if let Err(e) = accepted {
             this.end();
             return Err(e);
         }
+        // A COMMIT may have arrived before the channel was ready.
+        Self::schedule(this.as_arc_borrow());
         Ok(this)
     }
 
@@ -343,7 +347,7 @@ impl<H: Owner> Channel<H> {
         let (qp, id, buf) = {
             let mut ctl = self.ctl.lock();
             ctl.ended.get_or_insert(why);
-            ctl.ready = false;
+            self.ready.store(false, Ordering::Release);
             if let Some(id) = &ctl.id {
                 id.disconnect();
             }
@@ -440,7 +444,7 @@ impl<H: Owner> Channel<H> {
         let qp = ctl.qp.as_ref().ok_or_else(enotconn)?;
         qp.connect(id, RETRY_COUNT, RNR_RETRY)?;
         id.establish()?;
-        ctl.ready = true;
+        self.ready.store(true, Ordering::Release);
         self.patience.store(0, Ordering::Release);
         Ok(())
     }
@@ -495,7 +499,7 @@ impl<H: Owner> Channel<H> {
             self.patience.store(0, Ordering::Release);
             H::committed(&self.conn, message.get(..len).unwrap_or_default())?;
         }
-        if self.is_sending() || !self.ctl.lock().ready {
+        if self.is_sending() {
             return Ok(());
         }
         let mut ranges = [Range::default(); RANGES_MAX];
@@ -551,7 +555,8 @@ impl<H: Owner> Channel<H> {
     pub(super) fn turn(self: &Arc<Self>) {
         let result = {
             let mut serving = self.serving.lock();
-            if self.ended().is_some() {
+            // Without the control lock: its owner may wait for memory until the channel is ready.
+            if !self.ready.load(Ordering::Acquire) {
                 return;
             }
             match self.side {
