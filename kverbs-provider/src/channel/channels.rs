@@ -110,6 +110,10 @@ struct State<H: Owner> {
 pub(crate) struct Channels<H: Owner> {
     #[pin]
     state: Mutex<State<H>>,
+    /// The channel for this side's writes while it is open. The channel's control lock is held for
+    /// writing.
+    #[pin]
+    open: IrqLock<Option<Arc<Channel<H>>>>,
     /// The place among the connections of the user, on a device with durable writes.
     member: Option<Member<H>>,
     /// Refused ranges of the peer's commits.
@@ -135,6 +139,7 @@ impl<H: Owner> Channels<H> {
                 inward: None,
                 ended: false,
             }, "kverbs_channels"),
+            open <- new_irqlock!(None, "kverbs_channel_open"),
             refusals <- new_irqlock!(Refusals::default(), "kverbs_refusals"),
         }))
     }
@@ -167,6 +172,31 @@ impl<H: Owner> Channels<H> {
             Status::Unsupported | Status::Closing => {}
         }
         refusals.is_over()
+    }
+
+    /// Makes the channel for this side's writes commit if it is open. Returns whether it is.
+    ///
+    /// Context: any. The lock of the channels, whose owner may wait for memory, is not needed.
+    pub(crate) fn commit_open(&self) -> bool {
+        let open = self.open.lock();
+        if let Some(channel) = &*open {
+            Channel::schedule(channel.as_arc_borrow());
+        }
+        open.is_some()
+    }
+
+    /// Records that the channel for this side's writes is open.
+    pub(super) fn opened(&self, channel: &Arc<Channel<H>>) {
+        let old = self.open.lock().replace(channel.clone());
+        drop(old);
+    }
+
+    /// Records that a channel is no longer open. The caller fails the writes that wait for it.
+    pub(super) fn shut(&self, channel: &Channel<H>) {
+        let is = |open: &mut Arc<Channel<H>>| core::ptr::eq(&**open, channel);
+        let gone = self.open.lock().take_if(is);
+        // Without the lock. The caller has another reference.
+        drop(gone);
     }
 
     /// Opens the channel for this side's writes if there is none, and makes it commit.

@@ -348,6 +348,7 @@ impl<H: Owner> Channel<H> {
             let mut ctl = self.ctl.lock();
             ctl.ended.get_or_insert(why);
             self.ready.store(false, Ordering::Release);
+            self.conn.channels().shut(self);
             if let Some(id) = &ctl.id {
                 id.disconnect();
             }
@@ -427,7 +428,7 @@ impl<H: Owner> Channel<H> {
     }
 
     /// Confirms the connection after the target has accepted.
-    fn responded(&self, ctl: &mut Ctl<H>) -> Result {
+    fn responded(self: &Arc<Self>, ctl: &mut Ctl<H>) -> Result {
         let ((message, len), peer) = {
             let inbox = self.inbox.lock();
             (inbox.events.message(), inbox.events.peer_qp())
@@ -445,6 +446,7 @@ impl<H: Owner> Channel<H> {
         qp.connect(id, RETRY_COUNT, RNR_RETRY)?;
         id.establish()?;
         self.ready.store(true, Ordering::Release);
+        self.conn.channels().opened(self);
         self.patience.store(0, Ordering::Release);
         Ok(())
     }

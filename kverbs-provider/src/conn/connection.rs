@@ -647,6 +647,9 @@ impl Owner for Connection {
     }
 
     fn commit(this: ArcBorrow<'_, Self>) {
+        if this.channels.commit_open() {
+            return;
+        }
         let this: Arc<Self> = this.into();
         // If the work item is queued already, its run finds the new write.
         let _ = work::channels().enqueue::<_, COMMIT>(this);
