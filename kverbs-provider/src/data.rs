@@ -81,8 +81,7 @@ use kfabric::{
         OpDesc,
         OpKind, //
     },
-    sys::IrqLock,
-    uapi::KFI_REACH_NO, //
+    sys::IrqLock, //
 };
 
 /// The error of a refused operation, and the operation's token.
@@ -162,8 +161,8 @@ impl<H: Owner> DataPath<H> {
 
     /// Allocates the slots for `size` on `device`.
     pub(crate) fn new(size: QpSize, device: Arc<Device>) -> Result<impl PinInit<Self>> {
-        let durable = level::durable(&device) != KFI_REACH_NO;
-        let tx = Tx::<H>::new(size.tx, durable)?;
+        // A domain keeps its level if the administrator forbids durable writes meanwhile.
+        let tx = Tx::<H>::new(size.tx, level::can_be_durable(&device))?;
         let rx = Rx::<H>::new(size.rx)?;
         Ok(pin_init!(Self {
             tx <- new_irqlock!(tx, "kverbs_tx"),
