@@ -10,7 +10,6 @@
 
 use core::sync::atomic::{
     AtomicBool,
-    AtomicU32,
     Ordering, //
 };
 use kernel::{
@@ -138,6 +137,16 @@ struct Events {
     received: Option<u32>,
     /// The message to send is on the device.
     sending: bool,
+    /// Ticks that the peer has left to open the channel or to answer; 0: none runs.
+    patience: u32,
+}
+
+impl Events {
+    /// Stops the peer's time.
+    fn in_time(&mut self) {
+        self.patience = 0;
+        self.events.in_time();
+    }
 }
 
 /// A channel.
@@ -164,8 +173,6 @@ pub(crate) struct Channel<H: Owner> {
     ready: AtomicBool,
     /// True if the channel is ending: the target stops writing back.
     pub(super) stopping: AtomicBool,
-    /// Ticks that the peer has left to open the channel or to answer; 0: none runs.
-    patience: AtomicU32,
 }
 
 impl_has_work! {
@@ -192,6 +199,7 @@ impl<H: Owner> Channel<H> {
                     events: Inbox::new(),
                     received: None,
                     sending: false,
+                    patience: CONNECT_TICKS,
                 }, "kverbs_channel_inbox"),
                 user,
                 place: Place::new(),
@@ -199,7 +207,6 @@ impl<H: Owner> Channel<H> {
                 work <- new_work!("kverbs_channel"),
                 ready: AtomicBool::new(false),
                 stopping: AtomicBool::new(false),
-                patience: AtomicU32::new(CONNECT_TICKS),
             }),
             GFP_KERNEL_ACCOUNT,
         )
@@ -324,14 +331,16 @@ impl<H: Owner> Channel<H> {
 
     /// Counts a tick of the peer's time.
     pub(super) fn tick(this: &Arc<Self>) {
-        let down = |n: u32| n.checked_sub(1);
-        let counted = this
-            .patience
-            .fetch_update(Ordering::AcqRel, Ordering::Acquire, down);
-        if counted == Ok(1) {
-            this.inbox.lock().events.late();
-            Self::schedule_events(this.as_arc_borrow());
+        {
+            let mut inbox = this.inbox.lock();
+            let counted = inbox.patience;
+            inbox.patience = counted.saturating_sub(1);
+            if counted != 1 {
+                return;
+            }
+            inbox.events.late();
         }
+        Self::schedule_events(this.as_arc_borrow());
     }
 
     /// Ends the channel with its connection.
@@ -447,7 +456,7 @@ impl<H: Owner> Channel<H> {
         id.establish()?;
         self.ready.store(true, Ordering::Release);
         self.conn.channels().opened(self);
-        self.patience.store(0, Ordering::Release);
+        self.inbox.lock().in_time();
         Ok(())
     }
 
@@ -498,7 +507,6 @@ impl<H: Owner> Channel<H> {
     fn initiate(&self) -> Result {
         let mut message = [0; ANSWER_MAX];
         if let Some(len) = self.receive(&mut message)? {
-            self.patience.store(0, Ordering::Release);
             H::committed(&self.conn, message.get(..len).unwrap_or_default())?;
         }
         if self.is_sending() {
@@ -514,7 +522,7 @@ impl<H: Owner> Channel<H> {
             ranges.get(..count).unwrap_or_default(),
             &mut message,
         );
-        self.patience.store(ANSWER_TICKS, Ordering::Release);
+        self.inbox.lock().patience = ANSWER_TICKS;
         self.send(message.get(..len).unwrap_or_default())
     }
 
@@ -641,7 +649,11 @@ impl<H: Owner> Completions for Channel<H> {
             let mut inbox = this.inbox.lock();
             match failed {
                 Some(err) => inbox.events.fail(err, false),
-                None => inbox.received = Some(wc.byte_len),
+                None => {
+                    // A turn may be a while away.
+                    inbox.received = Some(wc.byte_len);
+                    inbox.in_time();
+                }
             }
         }
         match failed {

@@ -142,6 +142,11 @@ impl Inbox {
         self.late = true;
     }
 
+    /// Forgets that the peer's time has elapsed: the peer has answered.
+    pub(crate) fn in_time(&mut self) {
+        self.late = false;
+    }
+
     /// Takes the next event out. A failure is taken before the events that it caused.
     pub(crate) fn take(&mut self) -> Option<Todo> {
         if let Some((err, serving)) = self.failed {
