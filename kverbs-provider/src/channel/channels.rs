@@ -286,6 +286,10 @@ impl<H: Owner> Channels<H> {
             let mut state = self.state.lock();
             (state.out.take(), state.inward.take())
         };
+        // Also a turn of a channel that was replaced, which queues nothing after this.
+        if let Some(user) = self.user() {
+            user.flush();
+        }
         for channel in [out, inward].into_iter().flatten() {
             channel.flush();
         }

@@ -322,10 +322,8 @@ impl<H: Owner> Channel<H> {
         &self.place
     }
 
-    /// Waits until the ended channel has no turn and no work item.
+    /// Waits until the ended channel has no work item of events. A turn may queue it.
     pub(super) fn flush(self: &Arc<Self>) {
-        // A turn may queue the item.
-        self.user.flush();
         work::flush::<_, 0>(self);
     }
 
@@ -574,7 +572,9 @@ impl<H: Owner> Channel<H> {
                 Side::Target => self.answer(&mut serving),
             }
         };
-        if let Err(why) = result {
+        let Err(why) = result else { return };
+        // The work queue of events may be gone after the end.
+        if !self.stopping.load(Ordering::Acquire) {
             self.inbox.lock().events.fail(errno::number(why), false);
             Self::schedule_events(self.as_arc_borrow());
         }
