@@ -6,7 +6,7 @@
 //! | work item | does |
 //! |---|---|
 //! | events | creates the channel's objects, and ends the channel; may wait for memory |
-//! | its user's ([`User`]) | sends and serves COMMITs; waits for no memory |
+//! | its user's ([`User`]) | sends and serves COMMITs; allocates nothing |
 
 use core::sync::atomic::{
     AtomicBool,
@@ -559,7 +559,7 @@ impl<H: Owner> Channel<H> {
 
     /// Handles the messages, for one turn.
     ///
-    /// Context: process; waits for no memory. Locking: none held.
+    /// Context: process; allocates nothing. Locking: none held.
     pub(super) fn turn(self: &Arc<Self>) {
         let result = {
             let mut serving = self.serving.lock();

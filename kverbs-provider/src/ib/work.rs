@@ -27,7 +27,7 @@ static SPARE: ModuleQueue = ModuleQueue::new();
 /// Work queue of the creation and the end of channels, which may wait for memory or for the device.
 static CHANNELS: ModuleQueue = ModuleQueue::new();
 /// Work queue of commits, with one item for each user. Peers cause these items, so they have a queue of
-/// their own. They wait for no memory.
+/// their own. They allocate nothing; the owner of a key slot's lock, for which they wait, may.
 static COMMITS: ModuleQueue = ModuleQueue::new();
 /// Work queue of completions of durable writes. These items run consumers' handlers, which may wait for
 /// an item of any other queue.
