@@ -53,4 +53,4 @@ pub(crate) mod policy;
 pub(crate) mod revoke;
 pub(crate) mod slot;
 pub(crate) mod window;
-mod write_back;
+pub(crate) mod write_back;

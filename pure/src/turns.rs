@@ -46,6 +46,28 @@ impl Default for Place {
     }
 }
 
+/// The end of a channel's turn.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Turn {
+    /// The channel has nothing more to do, or asks again later.
+    Over,
+    /// The channel has more to do.
+    More,
+    /// The channel has more to do, but could not do it now.
+    Blocked,
+}
+
+/// What the work item of a user does after a turn.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Then {
+    /// No channel waits.
+    Idle,
+    /// A channel waits.
+    Next,
+    /// All channels that wait were blocked in their last turns.
+    Wait,
+}
+
 /// The channels of a user that wait for a turn.
 ///
 /// A channel is in the queue once at most. The queue allocates nothing: its storage has [`CHANNELS`]
@@ -53,6 +75,8 @@ impl Default for Place {
 pub struct Turns<S> {
     queue: FixedRing<S>,
     members: usize,
+    /// Number of turns without progress, since the last one with progress or the last pause.
+    blocked: usize,
 }
 
 impl<T, S: DerefMut<Target = [Option<T>]>> Turns<S> {
@@ -61,6 +85,7 @@ impl<T, S: DerefMut<Target = [Option<T>]>> Turns<S> {
         Self {
             queue: FixedRing::new(places),
             members: 0,
+            blocked: 0,
         }
     }
 
@@ -91,11 +116,6 @@ impl<T, S: DerefMut<Target = [Option<T>]>> Turns<S> {
             .unwrap_or_else(|same| same)
     }
 
-    /// Returns whether no channel waits.
-    pub fn is_empty(&self) -> bool {
-        self.queue.is_empty()
-    }
-
     /// Queues a channel, unless it waits or is gone.
     pub fn ask(&mut self, channel: T, place: &Place) {
         if place.is(IDLE) && self.queue.push(channel).is_ok() {
@@ -108,6 +128,22 @@ impl<T, S: DerefMut<Target = [Option<T>]>> Turns<S> {
         let channel = self.queue.pop()?;
         place(&channel).set(IDLE);
         Some(channel)
+    }
+
+    /// Ends a turn, after its channel has asked for another one if it needs one.
+    pub fn end_turn(&mut self, turn: Turn) -> Then {
+        self.blocked = match turn {
+            Turn::Blocked => self.blocked + 1,
+            Turn::Over | Turn::More => 0,
+        };
+        if self.queue.is_empty() {
+            return Then::Idle;
+        }
+        if self.blocked < self.queue.len() {
+            return Then::Next;
+        }
+        self.blocked = 0;
+        Then::Wait
     }
 
     /// Ends the turns of a channel for good, and returns the channel if it waits. `is` returns whether a

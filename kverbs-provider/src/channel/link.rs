@@ -31,7 +31,10 @@ use kernel::{
 
 use super::{
     channels::Identity,
-    serve::Serving,
+    serve::{
+        Left,
+        Serving, //
+    },
     user::User,
     Owner,
     PORT,
@@ -97,7 +100,10 @@ use kfabric::{
             REQUEST_MAX, //
         },
         proof::Mac,
-        turns::Place, //
+        turns::{
+            Place,
+            Turn, //
+        }, //
     },
     sys::IrqLock, //
 };
@@ -524,24 +530,26 @@ impl<H: Owner> Channel<H> {
         self.send(message.get(..len).unwrap_or_default())
     }
 
-    /// Answers the COMMIT of the initiator.
-    fn answer(self: &Arc<Self>, serving: &mut Serving) -> Result {
+    /// Serves the COMMIT of the initiator, and answers it at its end.
+    fn answer(self: &Arc<Self>, serving: &mut Serving) -> Result<Turn> {
         if self.is_sending() {
-            return Ok(());
+            return Ok(Turn::Over);
         }
         if !serving.is_busy() {
             let mut message = [0; REQUEST_MAX];
             let Some(len) = self.receive(&mut message)? else {
-                return Ok(());
+                return Ok(Turn::Over);
             };
             serving.begin(message.get(..len).unwrap_or_default())?;
         }
-        if serving.turn(self)? {
-            return serving.answer(self);
-        }
-        // The user's other channels are first.
-        Self::schedule(self.as_arc_borrow());
-        Ok(())
+        Ok(match serving.turn(self)? {
+            Left::Nothing => {
+                serving.answer(self)?;
+                Turn::Over
+            }
+            Left::More => Turn::More,
+            Left::Blocked => Turn::Blocked,
+        })
     }
 
     /// Handles all events.
@@ -559,25 +567,29 @@ impl<H: Owner> Channel<H> {
 
     /// Handles the messages, for one turn.
     ///
-    /// Context: process; allocates nothing. Locking: none held.
-    pub(super) fn turn(self: &Arc<Self>) {
+    /// Context: process; neither allocates nor waits for a task that does. Locking: none held.
+    pub(super) fn turn(self: &Arc<Self>) -> Turn {
         let result = {
             let mut serving = self.serving.lock();
             // Without the control lock: its owner may wait for memory until the channel is ready.
             if !self.ready.load(Ordering::Acquire) {
-                return;
+                return Turn::Over;
             }
             match self.side {
-                Side::Initiator => self.initiate(),
+                Side::Initiator => self.initiate().map(|()| Turn::Over),
                 Side::Target => self.answer(&mut serving),
             }
         };
-        let Err(why) = result else { return };
+        let why = match result {
+            Ok(turn) => return turn,
+            Err(why) => why,
+        };
         // The work queue of events may be gone after the end.
         if !self.stopping.load(Ordering::Acquire) {
             self.inbox.lock().events.fail(errno::number(why), false);
             Self::schedule_events(self.as_arc_borrow());
         }
+        Turn::Over
     }
 
     /// Returns why the channel has ended, if it has.

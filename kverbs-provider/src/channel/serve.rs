@@ -11,9 +11,12 @@ use super::{
     link::Channel,
     Owner, //
 };
-use crate::ib::persist::{
-    self,
-    Flush, //
+use crate::{
+    ib::persist::{
+        self,
+        Flush, //
+    },
+    key::write_back::Unwritten, //
 };
 use kfabric::{
     base::errno::eproto,
@@ -30,6 +33,26 @@ use kfabric::{
 
 /// Bytes that a turn writes back, and a stretch more.
 const TURN: u64 = 1 << 20;
+
+/// What a turn has left to do.
+pub(super) enum Left {
+    /// All ranges have their status.
+    Nothing,
+    /// Bytes.
+    More,
+    /// Bytes of a key whose slot another task has locked.
+    Blocked,
+}
+
+/// The end of a stretch.
+enum Stretch {
+    /// The range goes on.
+    Part,
+    /// The range has its status.
+    Last(Status),
+    /// Another task has locked the key's slot.
+    Blocked,
+}
 
 /// The COMMIT that a target serves.
 pub(super) struct Serving {
@@ -82,59 +105,70 @@ impl Serving {
         Ok(())
     }
 
-    /// Writes the COMMIT's ranges back for one turn, and waits with a fence. Returns whether all ranges
-    /// have their status.
+    /// Writes the COMMIT's ranges back for one turn, and waits with a fence.
     ///
-    /// Context: process; may sleep. Locking: no other lock is held.
+    /// Context: process. Locking: no other lock is held.
     ///
     /// # Errors
     ///
     /// - `EPROTO` if the ranges have more bytes than an initiator may ask for: the caller ends the
     ///   channel.
     /// - `EACCES` if the peer has tried too many keys: the connection ends, too.
-    pub(super) fn turn<H: Owner>(&mut self, channel: &Channel<H>) -> Result<bool> {
+    pub(super) fn turn<H: Owner>(&mut self, channel: &Channel<H>) -> Result<Left> {
         // The drop is the fence.
         let flush = Flush::begin();
         let end = self.bytes.saturating_add(TURN);
         while self.judged < self.count {
             if self.bytes >= end {
-                return Ok(false);
+                return Ok(Left::More);
             }
             if self.judged > 0 && self.done == 0 && self.bytes >= BYTES_MAX {
                 // No initiator of ours asks for so much at once.
                 return Err(eproto());
             }
-            if let Some(status) = self.stretch(channel, &flush) {
-                let key = self.ranges[self.judged].key;
-                if channel.conn.channels().judged(key, status) {
-                    H::distrust(&channel.conn);
-                    return Err(EACCES);
-                }
-                self.statuses[self.judged] = status;
-                self.judged += 1;
-                self.done = 0;
+            match self.stretch(channel, &flush) {
+                Stretch::Part => {}
+                Stretch::Blocked => return Ok(Left::Blocked),
+                Stretch::Last(status) => self.judge(channel, status)?,
             }
             persist::resched();
         }
-        Ok(true)
+        Ok(Left::Nothing)
     }
 
-    /// Writes a stretch of the next range back. Returns the range's status if that was the last one.
-    fn stretch<H: Owner>(&mut self, channel: &Channel<H>, flush: &Flush) -> Option<Status> {
-        let range = self.ranges.get(self.judged)?;
+    /// Records the status of the next range.
+    fn judge<H: Owner>(&mut self, channel: &Channel<H>, status: Status) -> Result {
+        let key = self.ranges[self.judged].key;
+        if channel.conn.channels().judged(key, status) {
+            H::distrust(&channel.conn);
+            return Err(EACCES);
+        }
+        self.statuses[self.judged] = status;
+        self.judged += 1;
+        self.done = 0;
+        Ok(())
+    }
+
+    /// Writes a stretch of the next range back.
+    fn stretch<H: Owner>(&mut self, channel: &Channel<H>, flush: &Flush) -> Stretch {
+        let range = &self.ranges[self.judged];
         if channel.stopping.load(Ordering::Acquire) {
-            return Some(Status::Closing);
+            return Stretch::Last(Status::Closing);
         }
         if !persist::is_allowed() {
-            return Some(Status::Unsupported);
+            return Stretch::Last(Status::Unsupported);
         }
         match channel.conn.group().write_back(flush, range, self.done) {
             Ok(n) => {
                 self.done += n;
                 self.bytes += n;
-                (self.done >= range.len).then_some(Status::Durable)
+                if self.done < range.len {
+                    return Stretch::Part;
+                }
+                Stretch::Last(Status::Durable)
             }
-            Err(status) => Some(status),
+            Err(Unwritten::Busy) => Stretch::Blocked,
+            Err(Unwritten::Ended(status)) => Stretch::Last(status),
         }
     }
 

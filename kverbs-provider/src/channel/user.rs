@@ -5,16 +5,17 @@
 //! turns, however many channels each of them has. The logic is in [`kfabric::pure::turns`].
 
 use kernel::{
-    impl_has_work,
-    new_work,
+    impl_has_delayed_work,
+    new_delayed_work,
     prelude::*,
     rbtree::{
         RBTree,
         RBTreeNodeReservation, //
     },
     sync::Arc,
+    time::msecs_to_jiffies,
     workqueue::{
-        Work,
+        DelayedWork,
         WorkItem, //
     }, //
 };
@@ -29,9 +30,16 @@ use crate::ib::{
 };
 use kfabric::{
     new_irqlock,
-    pure::turns::Turns,
+    pure::turns::{
+        Then,
+        Turn,
+        Turns, //
+    },
     sys::IrqLock, //
 };
+
+/// Pause in milliseconds while all channels of a user are blocked.
+const BLOCKED_MS: u32 = 1;
 
 /// Places for channels that wait.
 type Places<H> = KVVec<Option<Arc<Channel<H>>>>;
@@ -43,11 +51,11 @@ pub(crate) struct User<H: Owner> {
     #[pin]
     turns: IrqLock<Turns<Places<H>>>,
     #[pin]
-    work: Work<User<H>>,
+    work: DelayedWork<User<H>>,
 }
 
-impl_has_work! {
-    impl{H: Owner} HasWork<Self> for User<H> { self.work }
+impl_has_delayed_work! {
+    impl{H: Owner} HasDelayedWork<Self> for User<H> { self.work }
 }
 
 /// The users with endpoints that may have channels.
@@ -81,13 +89,26 @@ impl<H: Owner> WorkItem for User<H> {
     fn run(this: Arc<User<H>>) {
         let next = this.turns.lock().next(|channel| channel.place());
         let Some(channel) = next else { return };
-        channel.turn();
-        drop(channel);
-        let waits = !this.turns.lock().is_empty();
-        if waits {
+        let turn = channel.turn();
+        let then = {
+            let mut turns = this.turns.lock();
+            if turn != Turn::Over {
+                turns.ask(channel.clone(), channel.place());
+            }
+            turns.end_turn(turn)
+        };
+        // If the work item is queued already, that run does the same.
+        match then {
+            Then::Idle => {}
             // The items of other users are first.
-            let _ = work::commits().enqueue(this);
+            Then::Next => drop(work::commits().enqueue(this)),
+            Then::Wait => {
+                let pause = msecs_to_jiffies(BLOCKED_MS);
+                drop(work::commits().enqueue_delayed(this, pause));
+            }
         }
+        // Last: the drop may end the pause.
+        drop(channel);
     }
 }
 
@@ -109,7 +130,7 @@ impl<H: Owner> Member<H> {
             pin_init!(User {
                 uid,
                 turns <- new_irqlock!(Turns::new(KVVec::new()), "kverbs_turns"),
-                work <- new_work!("kverbs_turns"),
+                work <- new_delayed_work!("kverbs_turns"),
             }),
             GFP_KERNEL_ACCOUNT,
         )?;
@@ -160,6 +181,10 @@ impl<H: Owner> Drop for Member<H> {
                 None
             }
         });
+        if gone.is_some() {
+            // No channel is left.
+            work::cancel_pause(&self.0);
+        }
         drop(gone);
     }
 }

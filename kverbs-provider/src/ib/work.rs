@@ -27,7 +27,7 @@ static SPARE: ModuleQueue = ModuleQueue::new();
 /// Work queue of the creation and the end of channels, which may wait for memory or for the device.
 static CHANNELS: ModuleQueue = ModuleQueue::new();
 /// Work queue of commits, with one item for each user. Peers cause these items, so they have a queue of
-/// their own. They allocate nothing; the owner of a key slot's lock, for which they wait, may.
+/// their own. They allocate nothing, and wait for no task that does.
 static COMMITS: ModuleQueue = ModuleQueue::new();
 /// Work queue of completions of durable writes. These items run consumers' handlers, which may wait for
 /// an item of any other queue.
@@ -112,6 +112,31 @@ where
         // queue's reference.
         drop(unsafe { Arc::from_raw(Arc::as_ptr(this)) });
     }
+}
+
+/// Removes a delayed work item that waits for its time, or is queued. Does not wait for a run in progress,
+/// so the item itself may call this.
+///
+/// # Safety
+///
+/// The item `ID` of `T` is a `DelayedWork`, and is queued only as `Arc<T>`.
+unsafe fn cancel_pause_raw<T: HasWork<T, ID>, const ID: u64>(this: &Arc<T>) {
+    // SAFETY: By the caller's contract it is a delayed work item, which starts with its work item.
+    if unsafe { bindings::cancel_delayed_work(raw_work(this).cast()) } {
+        // SAFETY: The item was queued and will not run, so this function owns the queue's
+        // reference.
+        drop(unsafe { Arc::from_raw(Arc::as_ptr(this)) });
+    }
+}
+
+/// Removes a delayed work item that waits for its time, or is queued. Does not wait for a run in progress,
+/// so the item itself may call this.
+pub(crate) fn cancel_pause<T, const ID: u64>(this: &Arc<T>)
+where
+    T: HasWork<T, ID> + kernel::workqueue::HasDelayedWork<T, ID>,
+{
+    // SAFETY: As in `cancel_delayed`.
+    unsafe { cancel_pause_raw(this) }
 }
 
 /// Removes a delayed work item from the queue, or waits until it has run, even if it queues itself

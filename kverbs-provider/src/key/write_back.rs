@@ -3,7 +3,8 @@
 //!
 //! A commit names the key by its value. The search goes through the keys of the connection's group
 //! alone, in the group's index. The slot's lock is the gate: a revocation takes it too, so it waits
-//! for one stretch of [`STRETCH`] bytes at most.
+//! for one stretch of [`STRETCH`] bytes at most. A commit does not wait for the lock, whose owner may
+//! wait for memory.
 
 use kernel::sync::Arc;
 
@@ -32,6 +33,14 @@ use kfabric::pure::commit::{
 
 /// Bytes that are written back with the slot locked.
 const STRETCH: u64 = 64 << 10;
+
+/// Why no bytes were written back.
+pub(crate) enum Unwritten {
+    /// Another task has the lock of the key's slot.
+    Busy,
+    /// The range has ended.
+    Ended(Status),
+}
 
 impl Slot {
     /// Returns the window of the key `value`, and the rights of peers, if that is the slot's key.
@@ -63,22 +72,24 @@ impl KeySlot {
     ///
     /// The bytes are durable after the fence of the [`persist::Flush`].
     ///
-    /// Context: process; may sleep. Locking: none held.
+    /// Context: process. Locking: none held.
     fn write_back(
         &self,
         flush: &persist::Flush,
         range: &Range,
         done: u64,
-    ) -> Option<Result<u64, Status>> {
-        let slot = self.place.lock();
+    ) -> Option<Result<u64, Unwritten>> {
+        let Some(slot) = self.place.try_lock() else {
+            return Some(Err(Unwritten::Busy));
+        };
         let (window, access) = slot.window(range.key)?;
         // CAST: A `usize` has at most 64 bits.
         let inside = range.within(window.iova, window.len as u64);
         let Some(into) = inside.filter(|_| access.lets_write()) else {
-            return Some(Err(Status::Refused));
+            return Some(Err(Unwritten::Ended(Status::Refused)));
         };
         if !self.mem.persistence().is_durable_by_cpu() {
-            return Some(Err(Status::Unsupported));
+            return Some(Err(Unwritten::Ended(Status::Unsupported)));
         }
         let n = range.len.saturating_sub(done).min(STRETCH);
         // CAST: The range is inside the memory, whose length is a `usize`.
@@ -99,6 +110,7 @@ impl Group {
     ///
     /// # Errors
     ///
+    /// - [`Unwritten::Busy`]: the caller tries again.
     /// - [`Status::Revoked`] if the group has no such key.
     /// - [`Status::Refused`] if the key does not let peers write the range.
     /// - [`Status::Unsupported`] if the memory cannot be made durable by the processor.
@@ -107,9 +119,9 @@ impl Group {
         flush: &persist::Flush,
         range: &Range,
         done: u64,
-    ) -> Result<u64, Status> {
+    ) -> Result<u64, Unwritten> {
         let write = |slot: &KeySlot| slot.write_back(flush, range, done);
         let found = self.index().find(range.key, write);
-        found.unwrap_or(Err(Status::Revoked))
+        found.unwrap_or(Err(Unwritten::Ended(Status::Revoked)))
     }
 }

@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 //! Turns of users' channels, and the bound on requests for channels.
 
-use kfabric_pure::turns::{can_wait, Place, Same, Turns, CHANNELS, PENDING_MAX, PENDING_OF_HOST};
+use kfabric_pure::turns::{
+    can_wait, Place, Same, Then, Turn, Turns, CHANNELS, PENDING_MAX, PENDING_OF_HOST,
+};
 use proptest::prelude::*;
 use std::collections::VecDeque;
 use std::rc::Rc;
@@ -84,7 +86,32 @@ fn the_channels_of_a_user_have_turns_in_the_order_in_which_they_ask() {
         .map(|c| c.id)
         .collect();
     assert_eq!(ids, [0, 1, 2, 4, 5, 6]);
-    assert!(turns.is_empty());
+    assert_eq!(turns.end_turn(Turn::Over), Then::Idle);
+}
+
+/// A blocked channel does not delay the others, and all together do not keep a processor busy.
+#[test]
+fn a_user_pauses_only_while_all_of_its_channels_are_blocked() {
+    let channels: Vec<_> = (0..3).map(|id| channel(0, id)).collect();
+    let mut turns = queue(3);
+    for one in &channels {
+        turns.ask(one.clone(), &one.place);
+    }
+    let mut serve = |busy: usize| -> Vec<Then> {
+        let turn = |_| {
+            let next = turns.next(|c| &c.place).expect("a channel waits");
+            turns.ask(next.clone(), &next.place);
+            turns.end_turn(match next.id < busy {
+                true => Turn::Blocked,
+                false => Turn::More,
+            })
+        };
+        (0..6).map(turn).collect()
+    };
+    assert_eq!(serve(0), [Then::Next; 6]);
+    assert_eq!(serve(2), [Then::Next; 6]);
+    let (next, wait) = (Then::Next, Then::Wait);
+    assert_eq!(serve(3), [next, next, wait, next, next, wait]);
 }
 
 proptest! {
@@ -126,7 +153,8 @@ proptest! {
                     prop_assert_eq!(next, wanted.pop_front());
                 }
             }
-            prop_assert_eq!(turns.is_empty(), wanted.is_empty());
+            let idle = turns.end_turn(Turn::Over) == Then::Idle;
+            prop_assert_eq!(idle, wanted.is_empty());
         }
     }
 }
