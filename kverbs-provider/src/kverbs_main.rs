@@ -62,12 +62,13 @@ module! {
     alias: ["kfabric-provider-kverbs"],
 }
 
-/// The module. The order of the fields is the order of drops: the registration, the devices, then
-/// their resources.
+/// The module. The order of the fields is the order of drops: the registration, the devices, queued work,
+/// then what all of them use.
 struct Kverbs {
     _registration: kfabric::provider::registry::Registration,
     _client: ib::client::Client<device::Device>,
     _devices: device::List,
+    _drain: ib::work::Drain,
     _key_values: key::key_values::Memory,
     _users: ib::share::Users,
     _channels: channel::listener::List,
@@ -90,6 +91,8 @@ impl kernel::Module for Kverbs {
         let connections = unsafe { conn::connection::Indexed::new() };
         let counts = stats::files();
         let queue = ib::work::WorkQueues::new()?;
+        // SAFETY: `Kverbs` has the queues behind the value. Below, the value is dropped first, too.
+        let drain = unsafe { ib::work::Drain::new() };
         let client = ib::client::Client::register()?;
         // UNACCOUNTED: Allocated at module load.
         let provider = Arc::new(provider::Verbs, GFP_KERNEL)?;
@@ -97,6 +100,7 @@ impl kernel::Module for Kverbs {
             _registration: kfabric::provider::registry::Registration::new(provider, module)?,
             _client: client,
             _devices: devices,
+            _drain: drain,
             _key_values: key_values,
             _users: users,
             _channels: channels,

@@ -58,6 +58,16 @@ impl ModuleQueue {
         // SAFETY: By the caller's contract the pointer is a live work queue.
         unsafe { Queue::from_raw(self.0.load(Ordering::Acquire)) }
     }
+
+    /// Waits until the items that are queued now have run, and have dropped their references.
+    ///
+    /// # Safety
+    ///
+    /// The queue's [`QueueOwner`] exists.
+    pub unsafe fn flush(&'static self) {
+        // SAFETY: By the caller's contract the pointer is a live work queue.
+        unsafe { super::kf_wq_flush(self.0.load(Ordering::Acquire)) };
+    }
 }
 
 impl Default for ModuleQueue {
@@ -72,8 +82,8 @@ pub struct QueueOwner(&'static ModuleQueue);
 impl QueueOwner {
     /// Waits until the items that are queued now have run.
     pub fn flush(&self) {
-        // SAFETY: The queue exists as long as `self`.
-        unsafe { super::kf_wq_flush(self.0 .0.load(Ordering::Acquire)) };
+        // SAFETY: `self` is the owner.
+        unsafe { self.0.flush() };
     }
 }
 

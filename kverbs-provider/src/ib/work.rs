@@ -58,6 +58,28 @@ impl WorkQueues {
     }
 }
 
+/// Waits in its drop until the items of all queues have run. Items can hold the last reference to a closed
+/// endpoint, whose drop needs the module's other parts.
+pub(crate) struct Drain(());
+
+impl Drain {
+    /// # Safety
+    ///
+    /// The drop comes before that of [`WorkQueues`].
+    pub(crate) unsafe fn new() -> Self {
+        Self(())
+    }
+}
+
+impl Drop for Drain {
+    fn drop(&mut self) {
+        for queue in [&QUEUE, &CHANNELS, &COMMITS, &COMPLETIONS, &SPARE] {
+            // SAFETY: By the contract of `new` the owner of the queue exists.
+            unsafe { queue.flush() };
+        }
+    }
+}
+
 /// Returns the main queue. Callers use it only while an object of the module exists.
 pub(crate) fn queue() -> &'static Queue {
     // SAFETY: Devices, endpoints and listeners, the only users, exist only between load and unload,
