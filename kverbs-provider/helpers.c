@@ -97,7 +97,7 @@ static bool iwarp;
 module_param(iwarp, bool, 0644);
 MODULE_PARM_DESC(iwarp, "use iWARP devices, on which keys keep fewer promises");
 
-static bool commit;
+static bool commit = true;
 module_param(commit, bool, 0644);
 MODULE_PARM_DESC(commit, "make writes of peers to persistent memory durable, by a listener for rdma_cm");
 

@@ -165,7 +165,7 @@ const MODULES: &str = "/kfi/ko";
 pub fn load(name: &str) -> Result<()> {
     let params = match name {
         // Features that are off by default.
-        "kverbs" => "iwarp=1 commit=1",
+        "kverbs" => "iwarp=1",
         _ => "",
     };
     load_with(name, params)
