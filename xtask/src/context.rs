@@ -50,6 +50,8 @@ pub enum SeedBug {
     PmemLastLine,
     /// A durable write writes other bytes of the region back.
     PmemWrongRange,
+    /// A durable write over verbs asks for its commit before its bytes have arrived.
+    PmemEarlyCommit,
 }
 
 impl SeedBug {
@@ -70,6 +72,7 @@ impl SeedBug {
             Self::PmemEarlyAnswer => "pmem-early-answer",
             Self::PmemLastLine => "pmem-last-line",
             Self::PmemWrongRange => "pmem-wrong-range",
+            Self::PmemEarlyCommit => "pmem-early-commit",
         }
     }
 

@@ -194,11 +194,12 @@ pub fn test(ctx: &Context, args: &Args, report: &Report) -> Result<()> {
 /// # Errors
 ///
 /// If no guest can be prepared or started, or if something else is wrong with the boot.
-pub fn lost(ctx: &Context, cuts: u64) -> Result<Vec<String>> {
+pub fn lost(ctx: &Context, cuts: u64, provider: Provider) -> Result<Vec<String>> {
     let args = Args {
         cuts,
         kills: 0,
         seed: Some(1),
+        provider,
         ..Args::short()
     };
     let boot = Rig::new(ctx, &args, 1)?.boot(End::Own, cuts)?;

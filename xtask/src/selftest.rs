@@ -49,6 +49,10 @@ const POWER_CUT: Place = Place {
     nodes: Nodes::One,
     topology: "power-cut",
 };
+const POWER_CUT_VERBS: Place = Place {
+    nodes: Nodes::Netns,
+    topology: "power-cut-netns",
+};
 /// Number of power cuts at fences.
 const CUTS: u64 = 300;
 
@@ -79,6 +83,7 @@ fn place(bug: SeedBug) -> Place {
         | SeedBug::PmemEarlyAnswer
         | SeedBug::PmemLastLine
         | SeedBug::PmemWrongRange => POWER_CUT,
+        SeedBug::PmemEarlyCommit => POWER_CUT_VERBS,
         _ => NETNS,
     }
 }
@@ -99,7 +104,8 @@ fn tests(bug: SeedBug) -> &'static [&'static str] {
         | SeedBug::PmemNoFence
         | SeedBug::PmemEarlyAnswer
         | SeedBug::PmemLastLine
-        | SeedBug::PmemWrongRange => &["pmcut.writes"],
+        | SeedBug::PmemWrongRange
+        | SeedBug::PmemEarlyCommit => &["pmcut.writes"],
     }
 }
 
@@ -122,7 +128,7 @@ pub fn run(ctx: &Context, args: &Args) -> Result<i32> {
         [] => SeedBug::value_variants(),
         some => some,
     };
-    for at in [NETNS, ONE, POWER_CUT] {
+    for at in [NETNS, ONE, POWER_CUT, POWER_CUT_VERBS] {
         let here = bugs.iter().filter(|bug| place(**bug) == at);
         let mut all: Vec<&str> = here.flat_map(|bug| tests(*bug)).copied().collect();
         all.sort_unstable();
@@ -188,7 +194,10 @@ fn found(
         ..ctx.clone()
     };
     if at == POWER_CUT {
-        return pmcut::lost(&ctx, CUTS);
+        return pmcut::lost(&ctx, CUTS, pmcut::Provider::Kshm);
+    }
+    if at == POWER_CUT_VERBS {
+        return pmcut::lost(&ctx, CUTS, pmcut::Provider::Kverbs);
     }
     let options = Options {
         nodes: at.nodes,

@@ -145,6 +145,17 @@ fn errno_of(status: Status) -> u32 {
 }
 
 impl<H: Owner> Tx<H> {
+    /// Lets a posted write wait for its commit at once. Returns whether the device has posted it.
+    #[cfg(kfabric_seed_bug = "pmem-early-commit")]
+    pub(super) fn commit_early(&mut self, slot: u32) -> bool {
+        let place = self.slots.get_mut(slot as usize);
+        let Some(durable) = place.and_then(|place| place.durable.as_mut()) else {
+            return false;
+        };
+        durable.stage = Stage::Committing;
+        self.commits.push(slot)
+    }
+
     /// Handles the acknowledgement of a durable write.
     #[cold]
     pub(super) fn acknowledged(&mut self, slot: u32, device: &Device) -> Acknowledged {
@@ -154,6 +165,9 @@ impl<H: Owner> Tx<H> {
         else {
             return Acknowledged::Complete;
         };
+        if cfg!(kfabric_seed_bug = "pmem-early-commit") && durable.stage == Stage::Committing {
+            return Acknowledged::Queued;
+        }
         if durable.stage != Stage::Writing {
             return Acknowledged::Complete;
         }
