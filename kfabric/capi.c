@@ -125,6 +125,30 @@ bool kfi_auth_enforced(void)
 }
 EXPORT_SYMBOL_GPL(kfi_auth_enforced);
 
+struct kfi_written *kfi_written_alloc(void)
+{
+	return kf_c_written_alloc();
+}
+EXPORT_SYMBOL_GPL(kfi_written_alloc);
+
+void kfi_written_free(struct kfi_written *written)
+{
+	kf_c_written_free(written);
+}
+EXPORT_SYMBOL_GPL(kfi_written_free);
+
+int kfi_written_note(struct kfi_written *written, const struct kfi_rma_iov *range)
+{
+	return kf_c_written_note(written, range);
+}
+EXPORT_SYMBOL_GPL(kfi_written_note);
+
+bool kfi_written_take(struct kfi_written *written, size_t most, struct kfi_rma_iov *range)
+{
+	return kf_c_written_take(written, most, range);
+}
+EXPORT_SYMBOL_GPL(kfi_written_take);
+
 static void free_one(struct kfi_info *info)
 {
 	kfree(info->src_addr);

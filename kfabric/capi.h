@@ -38,6 +38,10 @@ int kf_c_grant_limit(u64 id, u64 pinned, u32 keys, u32 eps);
 int kf_c_grant_extend(u64 id, u64 lifetime_ms);
 int kf_c_grant_revoke(u64 id);
 bool kf_c_auth_enforced(void);
+struct kfi_written *kf_c_written_alloc(void);
+void kf_c_written_free(struct kfi_written *written);
+int kf_c_written_note(struct kfi_written *written, const struct kfi_rma_iov *range);
+bool kf_c_written_take(struct kfi_written *written, size_t most, struct kfi_rma_iov *range);
 
 /* Written in C. */
 extern struct kfi_ops_tagged kf_c_no_tagged;

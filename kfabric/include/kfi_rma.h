@@ -227,4 +227,38 @@ static inline ssize_t kfi_inject_writedata(struct kfid_ep *ep, const void *buf, 
 	return ep->rma->injectdata(ep, buf, len, data, dest_addr, addr, key);
 }
 
+/* Number of ranges of a struct kfi_written. */
+#define KFI_WRITTEN_RANGES 64
+
+/*
+ * The ranges that were written since their last commit. A consumer that commits
+ * everything at certain moments notes each posted write, and then commits what
+ * kfi_written_take() returns, until it returns false. A range whose commit could
+ * not be posted is noted again. The consumer serializes the calls for one structure.
+ */
+struct kfi_written;
+
+/* Returns an empty set, or NULL. Context: process; may sleep. */
+struct kfi_written *kfi_written_alloc(void);
+
+/* Frees a set, or does nothing for NULL. Context: process. */
+void kfi_written_free(struct kfi_written *written);
+
+/*
+ * Notes a posted write. Ranges that touch become one. If more than
+ * KFI_WRITTEN_RANGES are needed, two of one key become one with the bytes between
+ * them, which is harmless. Context: any.
+ *
+ * Returns -ENOSPC, and notes nothing, if there are KFI_WRITTEN_RANGES ranges of as
+ * many keys, and another key comes. The caller commits then.
+ */
+int kfi_written_note(struct kfi_written *written, const struct kfi_rma_iov *range);
+
+/*
+ * Removes a range, or at most @most bytes of one, and stores it at @range.
+ * @most is at most the domain's max_msg_size, and not 0. Returns false if there is
+ * none. Context: any.
+ */
+bool kfi_written_take(struct kfi_written *written, size_t most, struct kfi_rma_iov *range);
+
 #endif

@@ -35,6 +35,7 @@ mod post;
 mod prov;
 mod queue;
 mod raw;
+mod written;
 
 /// Initialises the lists of the C API, at module load.
 ///

@@ -27,6 +27,7 @@
 //! | [`sendq`] | scheduler of a send queue that one party runs at a time |
 //! | [`slot`] | a cell of the handle table, read without a lock |
 //! | [`turns`] | turns of the channels of one user, and the bound on requests for channels |
+//! | [`written`] | the ranges that an endpoint has written since their last commit |
 //! | [`wire`] | application data in connection messages |
 
 pub mod addr;
@@ -55,3 +56,4 @@ pub mod slot;
 mod sync;
 pub mod turns;
 pub mod wire;
+pub mod written;

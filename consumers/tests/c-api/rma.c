@@ -253,6 +253,43 @@ static void commits(struct test *t)
 	EXPECT_EQ(t, kfi_commitmsg(t->a.ep, &msg, 0), -EINVAL);
 }
 
+/* Notes a write of 8 bytes. */
+static int noted(struct kfi_written *written, u64 key, u64 addr)
+{
+	struct kfi_rma_iov range = { addr, 8, key };
+
+	return kfi_written_note(written, &range);
+}
+
+static void written(struct test *t)
+{
+	struct kfi_written *all = kfi_written_alloc();
+	struct kfi_rma_iov range;
+	u64 key;
+
+	EXPECT(t, all);
+	if (!all)
+		return;
+	EXPECT(t, !kfi_written_take(all, 8, &range));
+	for (key = 0; key < KFI_WRITTEN_RANGES; key++)
+		EXPECT_EQ(t, noted(all, key, 64), 0);
+	EXPECT_EQ(t, noted(all, key, 64), -ENOSPC);
+	/* The bytes between two ranges of one key, and a range that touches. */
+	EXPECT_EQ(t, noted(all, key - 1, 80), 0);
+	EXPECT_EQ(t, noted(all, key - 1, 56), 0);
+	EXPECT(t, kfi_written_take(all, 24, &range));
+	EXPECT(t, range.key == key - 1 && range.addr == 56 && range.len == 24);
+	EXPECT(t, kfi_written_take(all, 24, &range));
+	EXPECT(t, range.key == key - 1 && range.addr == 80 && range.len == 8);
+	for (key--; key; key--) {
+		EXPECT(t, kfi_written_take(all, 24, &range));
+		EXPECT(t, range.key == key - 1 && range.addr == 64 && range.len == 8);
+	}
+	EXPECT(t, !kfi_written_take(all, 24, &range));
+	kfi_written_free(all);
+	kfi_written_free(NULL);
+}
+
 const struct group rma_tests[] = {
 	{ "rma_in_all_forms", forms, true },
 	{ "rma_one_piece", single, true },
@@ -260,5 +297,6 @@ const struct group rma_tests[] = {
 	{ "write_visible_at_completion", visible, true },
 	{ "rma_wrong_key", wrong_key, true },
 	{ "commits_of_volatile_memory_fail", commits, true },
+	{ "written_ranges_are_taken", written, true },
 	{}
 };

@@ -37,6 +37,7 @@ mod slot;
 mod turns;
 mod versions;
 mod wire;
+mod written;
 
 /// Maximum number of steps of a generated sequence.
 const STEPS: usize = if cfg!(miri) { 24 } else { 200 };

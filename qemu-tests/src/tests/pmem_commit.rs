@@ -15,12 +15,16 @@ use crate::op::{self, iov, with_data, with_flags};
 use crate::pair::{Opts, Pair, Remote, Side, LONG, REMOTE, WAIT};
 use crate::sys::Errno;
 use anyhow::{ensure, Context, Result};
+use kfabric::{RemoteMem, Written};
 use kfabric_uapi::*;
 
 /// The topic's tests.
 pub const TESTS: &[Test] = &[
     Test::pair("pmem.p10_commit_follows_the_writes_before_it", follows)
         .on(SHM | NETNS | TWO)
+        .needs(ARRIVED_WRITES),
+    Test::pair("pmem.p10_commits_of_all_that_was_written", everything)
+        .on(SHM | NETNS)
         .needs(ARRIVED_WRITES),
     Test::pair(
         "pmem.p10_commits_that_are_refused_keep_the_connection",
@@ -125,6 +129,47 @@ fn follows(ctx: &mut Ctx) -> Result<()> {
     // A commit of no bytes only follows the writes.
     pair.post(part(1, &to, 0, 0))?;
     pair.wait_context(1)?;
+    ctx.barrier("end")
+}
+
+/// Notes many small writes, more than there are ranges, and commits all of them.
+fn everything(ctx: &mut Ctx) -> Result<()> {
+    const WRITES: u64 = 3 * Written::RANGES as u64;
+    const STEP: u64 = 192;
+    if ctx.first() {
+        let (_pair, there, _) = target(ctx)?;
+        ctx.barrier("committed")?;
+        for i in 0..WRITES {
+            there.check_part((i * STEP) as usize, 100, i)?;
+        }
+        return ctx.barrier("end");
+    }
+    let (pair, to) = initiator(ctx)?;
+    let from = Buf::new((WRITES * STEP) as usize)?;
+    let region = pair.reg(&from)?;
+    let mut written = Written::new();
+    for i in 0..WRITES {
+        let at = i * STEP;
+        from.fill_part(at as usize, 100, i);
+        let entry = op::write(1, &[iov(region, at, 100)], to.addr + at, to.key);
+        pair.post(entry)?;
+        let (addr, key) = (to.addr + at, to.key);
+        written.note(RemoteMem { addr, key }, 100)?;
+        pair.wait_context(1)?;
+    }
+    let most = pair.side.domain.max_msg_size as usize;
+    let mut commits = 0;
+    while let Some((range, len)) = written.take(most) {
+        let entry = op::commit(2, range.addr, range.key, len as u64);
+        pair.post(entry)?;
+        pair.wait_context(2)?;
+        commits += 1;
+    }
+    ensure!(
+        (2..=Written::RANGES).contains(&commits),
+        "{commits} commits"
+    );
+    ctx.barrier("committed")?;
     ctx.barrier("end")
 }
 

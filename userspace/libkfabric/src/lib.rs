@@ -113,6 +113,7 @@ mod rings;
 mod sys;
 #[cfg(test)]
 mod tests;
+mod written;
 
 pub use addr::resolve;
 pub use atomic::{AtomicForm, AtomicOp, Integer};
@@ -137,6 +138,7 @@ pub use provider_code::{completion_text, connection_text};
 pub use raw::{Piece, RawOp};
 pub use region::{Assigned, Grant, Key, Region, RegionAttr, SubRegion};
 pub use remote::RemoteMem;
+pub use written::{Written, WrittenFull};
 
 /// The structures and constants of the kernel interface, for calls that this crate does not wrap.
 pub use kfabric_uapi as uapi;
