@@ -31,6 +31,7 @@ use super::{
     }, //
 };
 use crate::{
+    data::level,
     ib::{
         charge::Charge,
         device::Live,
@@ -383,7 +384,8 @@ impl Key {
         let device = group.device().clone();
         let live = device.enter()?;
         let charge = group.pd()?.charge(&live)?;
-        let entry = Entry::new(persist::is_allowed())?;
+        let commits = persist::is_allowed() && level::can_be_durable(device.ib());
+        let entry = Entry::new(commits)?;
         let inner = Arc::pin_init(
             pin_init!(KeySlot {
                 place <- new_mutex!(
