@@ -4,6 +4,10 @@
 //! A user has one work item, a run of which gives a turn to one channel of the user. So the users take
 //! turns, however many channels each of them has. The logic is in [`kfabric::pure::turns`].
 
+use core::sync::atomic::{
+    AtomicBool,
+    Ordering, //
+};
 use kernel::{
     impl_has_delayed_work,
     new_delayed_work,
@@ -38,7 +42,7 @@ use kfabric::{
     sys::IrqLock, //
 };
 
-/// Pause in milliseconds while all channels of a user are blocked.
+/// Pause in milliseconds, rounded up to a tick of the timer, while all channels of a user are blocked.
 const BLOCKED_MS: u32 = 1;
 
 /// Places for channels that wait.
@@ -50,6 +54,8 @@ pub(crate) struct User<H: Owner> {
     uid: u32,
     #[pin]
     turns: IrqLock<Turns<Places<H>>>,
+    /// Set while the work item pauses.
+    pausing: AtomicBool,
     #[pin]
     work: DelayedWork<User<H>>,
 }
@@ -65,6 +71,10 @@ impl<H: Owner> User<H> {
     /// Queues a channel for a turn, unless it waits or has ended. Context: any.
     pub(super) fn ask(self: &Arc<Self>, channel: Arc<Channel<H>>) {
         self.turns.lock().ask(channel.clone(), channel.place());
+        if self.pausing.swap(false, Ordering::AcqRel) {
+            // The channel need not be one of those that are blocked.
+            work::cancel_pause(self);
+        }
         // If the work item is queued already, one of its runs finds the channel.
         let _ = work::commits().enqueue(self.clone());
     }
@@ -87,6 +97,7 @@ impl<H: Owner> WorkItem for User<H> {
     type Pointer = Arc<User<H>>;
 
     fn run(this: Arc<User<H>>) {
+        this.pausing.store(false, Ordering::Release);
         let next = this.turns.lock().next(|channel| channel.place());
         let Some(channel) = next else { return };
         let turn = channel.turn();
@@ -104,6 +115,8 @@ impl<H: Owner> WorkItem for User<H> {
             Then::Next => drop(work::commits().enqueue(this)),
             Then::Wait => {
                 let pause = msecs_to_jiffies(BLOCKED_MS);
+                // First: a channel that asks from now on ends the pause, or prevents it by its own call.
+                this.pausing.store(true, Ordering::Release);
                 drop(work::commits().enqueue_delayed(this, pause));
             }
         }
@@ -130,6 +143,7 @@ impl<H: Owner> Member<H> {
             pin_init!(User {
                 uid,
                 turns <- new_irqlock!(Turns::new(KVVec::new()), "kverbs_turns"),
+                pausing: AtomicBool::new(false),
                 work <- new_delayed_work!("kverbs_turns"),
             }),
             GFP_KERNEL_ACCOUNT,

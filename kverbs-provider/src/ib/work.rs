@@ -157,7 +157,8 @@ pub(crate) fn cancel_pause<T, const ID: u64>(this: &Arc<T>)
 where
     T: HasWork<T, ID> + kernel::workqueue::HasDelayedWork<T, ID>,
 {
-    // SAFETY: As in `cancel_delayed`.
+    // SAFETY: `HasDelayedWork` guarantees a `DelayedWork`. The kernel crate queues it by `Arc`,
+    // because the implementations' pointers in this crate are all `Arc`s.
     unsafe { cancel_pause_raw(this) }
 }
 

@@ -111,17 +111,28 @@ impl Group {
     /// # Errors
     ///
     /// - [`Unwritten::Busy`]: the caller tries again.
-    /// - [`Status::Revoked`] if the group has no such key.
-    /// - [`Status::Refused`] if the key does not let peers write the range.
-    /// - [`Status::Unsupported`] if the memory cannot be made durable by the processor.
+    /// - [`Unwritten::Ended`] with [`Status::Revoked`] if the group has no such key.
+    /// - [`Unwritten::Ended`] with [`Status::Refused`] if the key does not let peers write the range.
+    /// - [`Unwritten::Ended`] with [`Status::Unsupported`] if the memory cannot be made durable by the processor.
     pub(crate) fn write_back(
         &self,
         flush: &persist::Flush,
         range: &Range,
         done: u64,
     ) -> Result<u64, Unwritten> {
-        let write = |slot: &KeySlot| slot.write_back(flush, range, done);
+        let mut busy = false;
+        let write = |slot: &KeySlot| match slot.write_back(flush, range, done) {
+            // Another slot may have the key: entries may be out of date.
+            Some(Err(Unwritten::Busy)) => {
+                busy = true;
+                None
+            }
+            done => done,
+        };
         let found = self.index().find(range.key, write);
-        found.unwrap_or(Err(Unwritten::Ended(Status::Revoked)))
+        found.unwrap_or(Err(match busy {
+            true => Unwritten::Busy,
+            false => Unwritten::Ended(Status::Revoked),
+        }))
     }
 }
