@@ -143,6 +143,12 @@ int kfi_written_note(struct kfi_written *written, const struct kfi_rma_iov *rang
 }
 EXPORT_SYMBOL_GPL(kfi_written_note);
 
+void kfi_written_forget(struct kfi_written *written, u64 key)
+{
+	kf_c_written_forget(written, key);
+}
+EXPORT_SYMBOL_GPL(kfi_written_forget);
+
 bool kfi_written_take(struct kfi_written *written, size_t most, struct kfi_rma_iov *range)
 {
 	return kf_c_written_take(written, most, range);

@@ -41,6 +41,7 @@ bool kf_c_auth_enforced(void);
 struct kfi_written *kf_c_written_alloc(void);
 void kf_c_written_free(struct kfi_written *written);
 int kf_c_written_note(struct kfi_written *written, const struct kfi_rma_iov *range);
+void kf_c_written_forget(struct kfi_written *written, u64 key);
 bool kf_c_written_take(struct kfi_written *written, size_t most, struct kfi_rma_iov *range);
 
 /* Written in C. */

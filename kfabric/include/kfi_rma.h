@@ -231,10 +231,12 @@ static inline ssize_t kfi_inject_writedata(struct kfid_ep *ep, const void *buf, 
 #define KFI_WRITTEN_RANGES 64
 
 /*
- * The ranges that were written since their last commit. A consumer that commits
- * everything at certain moments notes each posted write, and then commits what
- * kfi_written_take() returns, until it returns false. A range whose commit could
- * not be posted is noted again. The consumer serializes the calls for one structure.
+ * The ranges that an endpoint has written since their last commit. A consumer that
+ * commits everything at certain moments notes each posted write, and then commits
+ * what kfi_written_take() returns, until it returns false. A range is noted again if
+ * its commit was not posted, or completed with an error. Before a key is revoked, its
+ * ranges are committed or forgotten: the peer ends a connection after commits under
+ * eight keys that have ended. The consumer serializes the calls for one structure.
  */
 struct kfi_written;
 
@@ -249,10 +251,13 @@ void kfi_written_free(struct kfi_written *written);
  * KFI_WRITTEN_RANGES are needed, two of one key become one with the bytes between
  * them, which is harmless. Context: any.
  *
- * Returns -ENOSPC, and notes nothing, if there are KFI_WRITTEN_RANGES ranges of as
- * many keys, and another key comes. The caller commits then.
+ * Returns -ENOSPC, and notes nothing, if the set is full and each range has another
+ * key. The caller commits these, and then notes the write again.
  */
 int kfi_written_note(struct kfi_written *written, const struct kfi_rma_iov *range);
+
+/* Forgets the ranges of a key. Context: any. */
+void kfi_written_forget(struct kfi_written *written, u64 key);
 
 /*
  * Removes a range, or at most @most bytes of one, and stores it at @range.

@@ -2,7 +2,9 @@
 //! The ranges that an endpoint has written since they were last committed.
 //!
 //! One-sided writes are known to the initiator alone. A consumer that commits everything at certain
-//! moments notes each write here, and then commits what [`Written::take`] returns.
+//! moments notes each write here, and then commits what [`Written::take`] returns. A range is noted again if
+//! its commit was not posted, or completed with an error. Before a key is revoked, its ranges are committed
+//! or forgotten: the peer counts commits under keys that have ended.
 
 use super::commit::Range;
 
@@ -43,7 +45,7 @@ impl Span {
     }
 }
 
-/// No range can be noted: `N` ranges of different keys are. The consumer commits these first.
+/// The set has `N` ranges, each of another key. The consumer commits these, and then notes its write again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Full;
 
@@ -78,8 +80,8 @@ impl<const N: usize> Written<N> {
         self.len == 0
     }
 
-    /// Notes a write that was posted. A range that passes the end of addresses is none: no write to it is
-    /// accepted.
+    /// Notes a write that was posted. A range that passes the end of addresses is ignored: no write to it
+    /// is accepted.
     ///
     /// # Errors
     ///
@@ -100,6 +102,18 @@ impl<const N: usize> Written<N> {
         }
         self.insert(at, new);
         Ok(())
+    }
+
+    /// Forgets the ranges of a key.
+    pub fn forget(&mut self, key: u64) {
+        let mut kept = 0;
+        for at in 0..self.len {
+            if self.spans[at].key != key {
+                self.spans[kept] = self.spans[at];
+                kept += 1;
+            }
+        }
+        self.len = kept;
     }
 
     /// Removes and returns a range of at most `most` bytes; `None` if there is none.

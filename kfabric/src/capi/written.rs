@@ -71,6 +71,17 @@ pub(crate) unsafe extern "C" fn kf_c_written_note(
     code(noted.map_err(|_| ENOSPC))
 }
 
+/// Implements `kfi_written_forget()`.
+///
+/// # Safety
+///
+/// `written` is valid as `kfi_rma.h` describes.
+#[no_mangle]
+pub(crate) unsafe extern "C" fn kf_c_written_forget(written: *mut raw::kfi_written, key: u64) {
+    // SAFETY: By this function's contract it is valid, and no other call uses it.
+    unsafe { of(written) }.0.forget(key);
+}
+
 /// Implements `kfi_written_take()`.
 ///
 /// # Safety
@@ -99,5 +110,6 @@ pub(crate) unsafe extern "C" fn kf_c_written_take(
 
 crate::same_prototype!(
     raw:
-    kf_c_written_alloc, kf_c_written_free, kf_c_written_note, kf_c_written_take,
+    kf_c_written_alloc, kf_c_written_free, kf_c_written_note, kf_c_written_forget,
+    kf_c_written_take,
 );

@@ -53,6 +53,17 @@ fn as_many_keys_as_ranges_leave_no_place_for_another_key() {
     assert_eq!(written.note(range(3, 0, 8)), Ok(()));
 }
 
+#[test]
+fn a_key_is_forgotten_with_all_its_ranges() {
+    let mut written = Written::<4>::new();
+    for (key, addr) in [(1, 0), (2, 0), (2, 100), (3, 0)] {
+        assert_eq!(written.note(range(key, addr, 8)), Ok(()));
+    }
+    written.forget(2);
+    written.forget(7);
+    assert_eq!(all(written, 64), [range(3, 0, 8), range(1, 0, 8)]);
+}
+
 proptest! {
     #![proptest_config(config())]
 

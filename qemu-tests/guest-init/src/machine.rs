@@ -120,8 +120,8 @@ pub(crate) fn load(file: &str) -> Result<()> {
     }
     let mut args = vec![path.as_str()];
     if file == "kverbs.ko" {
-        // Features that are off by default.
-        args.extend(["iwarp=1", "commit=1"]);
+        // Off by default.
+        args.push("iwarp=1");
     }
     run("insmod", &args).map(drop)
 }

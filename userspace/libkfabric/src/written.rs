@@ -7,7 +7,7 @@ use crate::remote::RemoteMem;
 use kfabric_pure::commit::Range;
 use kfabric_pure::written;
 
-/// No range can be noted: [`Written::RANGES`] ranges of different keys are. Commit them first.
+/// The set has [`Written::RANGES`] ranges, each of another key. Commit them, and then note the write again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("too many keys have uncommitted writes")]
 pub struct WrittenFull;
@@ -15,8 +15,10 @@ pub struct WrittenFull;
 /// The ranges of peers' memory that an endpoint has written since their last commit.
 ///
 /// A program that makes all its writes durable at certain moments notes each posted write. Then it posts
-/// the commits that [`Written::take`] returns. All of the writes are durable when all of these
-/// commits have completed.
+/// commits of the ranges that [`Written::take`] returns. All of the writes are durable when all of these
+/// commits have completed without an error. A range is noted again if its commit was not posted, or
+/// completed with an error. Before a key is revoked, its ranges are committed or forgotten: the peer ends a
+/// connection after commits under eight keys that have ended.
 #[derive(Clone, Debug, Default)]
 pub struct Written(written::Written<{ Written::RANGES }>);
 
@@ -35,7 +37,7 @@ impl Written {
         self.0.is_empty()
     }
 
-    /// Notes a posted write, or a commit that could not be posted.
+    /// Notes a posted write, or the range of a commit that did not succeed.
     ///
     /// # Errors
     ///
@@ -47,6 +49,11 @@ impl Written {
             len: len as u64,
         };
         self.0.note(range).map_err(|_| WrittenFull)
+    }
+
+    /// Forgets the ranges of a key.
+    pub fn forget(&mut self, key: u64) {
+        self.0.forget(key);
     }
 
     /// Removes a range, or its first `most` bytes, and returns it for [`Op::commit`]; `None` if there is none.
