@@ -91,6 +91,9 @@ CONFIGFS_ATTR_RO(subsystem_, allowed_hosts);
 KFBLK_SHOW(subsystem_, statistics, KFBLK_SUBSYSTEM_STATISTICS)
 CONFIGFS_ATTR_RO(subsystem_, statistics);
 
+KFBLK_SHOW(subsystem_, attr_pmem, KFBLK_SUBSYSTEM_ATTR_PMEM)
+KFBLK_STORE(subsystem_, attr_pmem, KFBLK_SUBSYSTEM_ATTR_PMEM)
+CONFIGFS_ATTR(subsystem_, attr_pmem);
 KFBLK_SHOW(subsystem_, device_path, KFBLK_SUBSYSTEM_DEVICE_PATH)
 KFBLK_STORE(subsystem_, device_path, KFBLK_SUBSYSTEM_DEVICE_PATH)
 CONFIGFS_ATTR(subsystem_, device_path);
@@ -127,6 +130,7 @@ static struct configfs_attribute *kfblk_subsystem_attrs[] = {
 	&subsystem_attr_revalidate_size,
 	&subsystem_attr_attr_size,
 	&subsystem_attr_attr_read_only,
+	&subsystem_attr_attr_pmem,
 	&subsystem_attr_enable,
 	&subsystem_attr_clients,
 	&subsystem_attr_fence,

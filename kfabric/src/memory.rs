@@ -9,13 +9,11 @@ mod pages;
 mod pin;
 mod placeholder;
 
-pub(crate) use self::{
-    borrowed::BorrowedPages,
-    pages::Lender, //
-};
+pub(crate) use self::borrowed::BorrowedPages;
 pub use self::{
     borrowed::LentPiece,
     pages::{
+        Lender,
         Memory,
         Segment,
         Segments, //

@@ -18,6 +18,12 @@ pub(crate) use kfabric::base::errno::{
     estale, //
 };
 
+/// Returns `EPROTONOSUPPORT`: the initiator does not know the kind of the export.
+pub(crate) fn eprotonosupport() -> Error {
+    // CAST: An errno is a small number.
+    Error::from_errno(-(bindings::EPROTONOSUPPORT as i32))
+}
+
 /// Returns `EREMOTEIO`; see `kfblk_rs_send()`.
 pub(crate) fn eremoteio() -> Error {
     // CAST: An errno is a small number.

@@ -5,6 +5,7 @@ mod block;
 mod connection;
 mod hosts;
 mod memory;
+mod pmem;
 pub(crate) mod port;
 mod protocol;
 pub(crate) mod subsystem;

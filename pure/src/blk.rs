@@ -16,6 +16,7 @@
 
 pub mod cache;
 pub mod device;
+pub mod dirty;
 pub mod share;
 
 use device::Limits;
@@ -43,6 +44,15 @@ pub const KEYS_MAX: u64 = 1 << 20;
 pub const READ_ONLY: u32 = 1;
 /// The disk is block-backed; its [`Limits`] follow.
 const DEVICE: u32 = 2;
+/// The disk is persistent memory: a write that has completed is durable only after a commit, or if it
+/// asked for that. Only an initiator with [`Hello::commits`] gets such a disk.
+pub const PERSISTENT: u32 = 4;
+
+/// Bit of a HELLO's third byte of the head: [`Hello::commits`]. Earlier versions of this module send
+/// zero and do not read the byte.
+const COMMITS: u8 = 1;
+/// Place of that byte.
+const ABILITIES: usize = 6;
 
 const HEAD: usize = 8;
 const ENTRY: usize = 16;
@@ -136,6 +146,9 @@ pub struct Hello {
     pub client: Name,
     /// The subsystem that the initiator wants.
     pub subsystem: Name,
+    /// The initiator commits writes to persistent memory. Another one would regard each completed
+    /// write as durable.
+    pub commits: bool,
 }
 
 /// A question.
@@ -163,7 +176,7 @@ pub struct Geometry {
 pub struct Welcome {
     /// 0, or the errno of the refusal.
     pub status: u32,
-    /// [`READ_ONLY`], or nothing.
+    /// [`READ_ONLY`] and [`PERSISTENT`], or nothing.
     pub flags: u32,
     /// Geometry of the disk; without meaning in a refusal.
     pub geometry: Geometry,
@@ -275,6 +288,9 @@ impl Question {
                 writer.put(&hello.disk.to_le_bytes())?;
                 writer.put(&hello.client.0)?;
                 writer.put(&hello.subsystem.0)?;
+                if let Some(abilities) = writer.to.get_mut(ABILITIES) {
+                    *abilities = if hello.commits { COMMITS } else { 0 };
+                }
             }
             Self::Keys(first) => {
                 writer = Writer::new(to, KEYS)?;
@@ -293,6 +309,7 @@ impl Question {
         let (kind, mut reader) = Reader::new(from)?;
         let question = match kind {
             HELLO => {
+                let abilities = from.get(ABILITIES).copied().unwrap_or(0);
                 let hello = Hello {
                     queue: reader.u16()?,
                     queues: reader.u16()?,
@@ -301,6 +318,7 @@ impl Question {
                     disk: reader.u64()?,
                     client: Name::padded(&reader.take()?)?,
                     subsystem: Name::padded(&reader.take()?)?,
+                    commits: abilities & COMMITS != 0,
                 };
                 if hello.queues > QUEUES_MAX || hello.queue >= hello.queues {
                     return Err(Broken::Message);

@@ -113,7 +113,7 @@ impl Drop for Block {
 }
 
 /// Keeper of pages of the kernel. Dropped when no region uses the pages any more.
-pub(crate) trait Lender: Send + Sync {}
+pub trait Lender: Send + Sync {}
 
 /// Pages, as contiguous runs in the order of the memory they make up.
 ///
@@ -344,7 +344,7 @@ impl Memory {
     ///
     /// `pages` returns pages of the kernel's memory map, which all stay valid until `lender` is
     /// dropped.
-    pub(crate) unsafe fn lend(
+    pub unsafe fn lend(
         lender: Arc<dyn Lender>,
         pages: impl Iterator<Item = Result<NonNull<bindings::page>>>,
         first: usize,

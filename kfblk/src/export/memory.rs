@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
-//! Memory-backed exports: the memory, its registrations, and the keys of a connection.
+//! Memory-backed exports: the memory, its registrations, and the keys of a connection. The memory is
+//! allocated, or the persistent memory of a block device.
 //!
 //! Initiators read and write the memory by one-sided operations. The target's processors only
 //! assign the keys, one for each chunk, when a connection is made.
@@ -34,17 +35,27 @@ use kfabric::{
         TABLE_MAX, //
     },
     uapi::{
+        KFI_REACH_NO,
         KFI_REMOTE_READ,
         KFI_REMOTE_WRITE, //
     },
 };
 
-use super::protocol::{
-    Access,
-    Backing,
-    Service, //
+use super::{
+    pmem::{
+        Opened,
+        Watched, //
+    },
+    protocol::{
+        Access,
+        Backing,
+        Service, //
+    }, //
 };
-use crate::sys;
+use crate::{
+    errno,
+    sys, //
+};
 
 /// Bytes per key, as a power of two; every device can register as many.
 const CHUNK_SHIFT: u32 = 20;
@@ -64,7 +75,10 @@ pub(super) struct MemoryExport {
     // Dropped in this order.
     registrations: KVec<Registration>,
     memory: Arc<Memory>,
+    /// The block device of persistent memory.
+    device: Option<Watched>,
     size: u64,
+    block_shift: u32,
     read_only: bool,
 }
 
@@ -110,9 +124,43 @@ impl MemoryExport {
         Ok(Self {
             registrations: KVec::new(),
             memory: pages(size)?,
+            device: None,
             size,
+            block_shift: BLOCK_SHIFT,
             read_only,
         })
+    }
+
+    /// Exports the persistent memory of a block device.
+    ///
+    /// # Errors
+    ///
+    /// - `EOPNOTSUPP` if a processor cannot make stores to the memory durable.
+    /// - `EINVAL` if the device is too large, or its blocks are.
+    pub(super) fn of_device(opened: Opened) -> Result<Self> {
+        if !opened.memory.persistence().is_durable_by_cpu() {
+            return Err(errno::eopnotsupp());
+        }
+        let export = Self {
+            registrations: KVec::new(),
+            memory: opened.memory,
+            device: Some(opened.device),
+            size: opened.size,
+            block_shift: opened.block_shift,
+            read_only: opened.read_only,
+        };
+        export.geometry().check().map_err(|_| EINVAL)?;
+        Ok(export)
+    }
+
+    /// Returns whether writes are durable only after a commit.
+    pub(super) fn is_persistent(&self) -> bool {
+        self.device.is_some()
+    }
+
+    /// Returns whether the memory has failed, or its device is removed.
+    pub(super) fn has_failed(&self) -> bool {
+        self.device.as_ref().is_some_and(Watched::has_failed)
     }
 }
 
@@ -125,7 +173,13 @@ impl Backing for MemoryExport {
         if let Some(known) = known {
             return Ok(Access::Memory(known.region.clone()));
         }
-        let access = KFI_REMOTE_READ | KFI_REMOTE_WRITE;
+        if self.is_persistent() && domain.attr().durable == KFI_REACH_NO {
+            return Err(errno::eopnotsupp());
+        }
+        let access = match self.is_persistent() && self.read_only {
+            true => KFI_REMOTE_READ,
+            false => KFI_REMOTE_READ | KFI_REMOTE_WRITE,
+        };
         let region = Region::register(domain, self.memory.clone(), access, true)?;
         let registration = Registration {
             domain: domain.clone(),
@@ -138,7 +192,7 @@ impl Backing for MemoryExport {
     fn geometry(&self) -> Geometry {
         Geometry {
             capacity: self.size,
-            block_shift: BLOCK_SHIFT,
+            block_shift: self.block_shift,
             chunk_shift: CHUNK_SHIFT,
         }
     }

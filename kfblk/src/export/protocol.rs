@@ -70,6 +70,16 @@ impl Export {
     pub(super) fn is_block_backed(&self) -> bool {
         matches!(self, Self::Block(_))
     }
+
+    /// Returns whether completed writes are durable only after a commit.
+    pub(super) fn is_persistent(&self) -> bool {
+        matches!(self, Self::Memory(of) if of.is_persistent())
+    }
+
+    /// Returns whether persistent memory has failed, or its device is removed.
+    pub(super) fn has_failed(&self) -> bool {
+        matches!(self, Self::Memory(of) if of.has_failed())
+    }
 }
 
 impl Backing for Export {

@@ -5,12 +5,21 @@ mod attributes;
 
 use core::ptr;
 use kernel::{
+    impl_has_work,
     new_mutex,
+    new_work,
     prelude::*,
-    str::CString,
+    str::{
+        CStr,
+        CString, //
+    },
     sync::{
         Arc,
         Mutex, //
+    },
+    workqueue::{
+        Work,
+        WorkItem, //
     }, //
 };
 use kfabric::{
@@ -33,6 +42,7 @@ use super::{
     connection::Connection,
     hosts::Hosts,
     memory::MemoryExport,
+    pmem::Watched,
     port::Port,
     protocol::{
         Access,
@@ -70,6 +80,8 @@ struct Inner {
     read_only: bool,
     /// The path of the exported block device; `None` for memory.
     path: Option<CString>,
+    /// The block device is exported as persistent memory.
+    pmem: bool,
     /// UUID by which the administrator identifies the block device.
     uuid: Option<Uuid>,
     /// The contents, while the subsystem is enabled.
@@ -115,6 +127,21 @@ pub(crate) struct Subsystem {
     switch: Mutex<()>,
     #[pin]
     inner: Mutex<Inner>,
+    /// Ends the export when its device fails.
+    #[pin]
+    work: Work<Subsystem>,
+}
+
+impl_has_work! {
+    impl HasWork<Self> for Subsystem { self.work }
+}
+
+impl WorkItem for Subsystem {
+    type Pointer = Arc<Subsystem>;
+
+    fn run(this: Arc<Subsystem>) {
+        this.end_failed();
+    }
 }
 
 /// Result of the admission of an initiator.
@@ -123,6 +150,8 @@ pub(super) struct Admitted {
     pub(super) geometry: Geometry,
     /// The initiator must not write.
     pub(super) read_only: bool,
+    /// Completed writes are durable only after a commit.
+    pub(super) persistent: bool,
     /// Access to the export.
     pub(super) access: Access,
     /// See [`Welcome::instance`](kfabric::pure::blk::Welcome::instance).
@@ -138,6 +167,7 @@ impl Subsystem {
             size: 0,
             read_only: false,
             path: None,
+            pmem: false,
             uuid: None,
             export: None,
             connections: KVec::new(),
@@ -154,6 +184,7 @@ impl Subsystem {
                 name,
                 switch <- new_mutex!((), "kfblk_switch"),
                 inner <- new_mutex!(inner, "kfblk_subsystem"),
+                work <- new_work!("Subsystem::work"),
             }),
             GFP_KERNEL,
         )
@@ -181,6 +212,7 @@ impl Subsystem {
     /// - `EDQUOT` if the limit of connections is reached: of the initiator, of its address without
     ///   an auth key, or of the subsystem.
     /// - `ESTALE` if a later connection of the initiator's session is admitted.
+    /// - `EPROTONOSUPPORT` if the export is persistent memory, and the initiator does not commit.
     /// - Errors of the registration.
     pub(super) fn admit(
         &self,
@@ -210,7 +242,14 @@ impl Subsystem {
         if all >= CONNECTIONS_MAX || own >= CLIENT_CONNECTIONS || crowded {
             return Err(errno::edquot());
         }
-        let access = inner.export.as_mut().ok_or(ENODEV)?.access(domain)?;
+        let export = inner.export.as_mut().ok_or(ENODEV)?;
+        if export.has_failed() {
+            return Err(ENODEV);
+        }
+        if export.is_persistent() && !hello.commits {
+            return Err(errno::eprotonosupport());
+        }
+        let access = export.access(domain)?;
         let mut stale = KVec::new();
         for other in &inner.connections {
             if other.is_behind(hello) {
@@ -228,6 +267,7 @@ impl Subsystem {
         Ok(Admitted {
             geometry: export.geometry(),
             read_only: export.is_read_only(),
+            persistent: export.is_persistent(),
             access,
             instance,
             stale,
@@ -374,30 +414,74 @@ impl Subsystem {
         }
     }
 
-    fn enable(&self) -> Result {
-        let _switch = self.switch.lock();
-        let (size, path, read_only) = {
-            let inner = self.inner.lock();
+    fn enable(this: &Arc<Self>) -> Result {
+        let _switch = this.switch.lock();
+        let (size, path, read_only, pmem) = {
+            let inner = this.inner.lock();
             if inner.is_enabled() {
                 return Ok(());
             }
             let path = inner.path.as_deref().map(CString::try_from);
-            (inner.size, path.transpose()?, inner.read_only)
+            (inner.size, path.transpose()?, inner.read_only, inner.pmem)
         };
-        if let Some(path) = path {
-            let device = Device::open(&path, read_only, ptr::from_ref(self).cast())?;
-            let mut inner = self.inner.lock();
-            let name = self.name.as_str().as_bytes();
-            inner.instance = identity(name, path.to_bytes(), inner.uuid.as_ref());
-            inner.export = Some(Export::Block(device));
-            return Ok(());
-        }
-        // Allocated without `inner`, because it may take long and a fence needs `inner`.
-        let memory = MemoryExport::new(size, read_only)?;
-        let mut inner = self.inner.lock();
+        // Opened or allocated without `inner`, because it may take long and a fence needs `inner`.
+        let memory = match path {
+            Some(path) if pmem => Self::open_pmem(this, &path, read_only)?,
+            Some(path) => {
+                let device = Device::open(&path, read_only, ptr::from_ref(&**this).cast())?;
+                let mut inner = this.inner.lock();
+                let name = this.name.as_str().as_bytes();
+                inner.instance = identity(name, path.to_bytes(), inner.uuid.as_ref());
+                inner.export = Some(Export::Block(device));
+                return Ok(());
+            }
+            None if pmem => return Err(EINVAL),
+            None => MemoryExport::new(size, read_only)?,
+        };
+        let mut inner = this.inner.lock();
         inner.instance = u64::from_ne_bytes(sys::random());
         inner.export = Some(Export::Memory(memory));
         Ok(())
+    }
+
+    /// Opens a block device as persistent memory. Logs why it cannot be exported.
+    ///
+    /// # Errors
+    ///
+    /// - Errors of [`Watched::open`] and of [`MemoryExport::of_device`].
+    fn open_pmem(this: &Arc<Self>, path: &CStr, read_only: bool) -> Result<MemoryExport> {
+        let opened = Watched::open(path, read_only, this);
+        let export = opened.and_then(MemoryExport::of_device);
+        let (name, path) = (this.name.as_str(), path.to_str().unwrap_or_default());
+        match &export {
+            Err(e) if *e == errno::eopnotsupp() => pr_warn!(
+                "export {name}: {path} is not persistent memory that processors can make durable; \
+                 export it as a block device\n"
+            ),
+            Err(e) if *e == EIO => pr_warn!("export {name}: {path} has bad blocks\n"),
+            _ => {}
+        }
+        export
+    }
+
+    /// Ends the export if its persistent memory has failed, or the memory's device is removed.
+    fn end_failed(&self) {
+        let _switch = self.switch.lock();
+        let failed = {
+            let mut inner = self.inner.lock();
+            match inner.export.as_ref().is_some_and(Export::has_failed) {
+                true => inner.export.take(),
+                false => None,
+            }
+        };
+        if failed.is_some() {
+            pr_err!(
+                "export {}: its persistent memory has failed or is removed; the export is disabled\n",
+                self.name.as_str()
+            );
+            self.end_connections();
+        }
+        drop(failed);
     }
 
     /// Disables the subsystem: after the return, no peer accesses the memory or the block device.

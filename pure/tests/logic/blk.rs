@@ -15,11 +15,11 @@ fn hello() -> impl Strategy<Value = Hello> {
         any::<u32>(),
         any::<[u8; 16]>(),
         any::<u64>(),
-        name,
-        name,
+        (name, name),
+        any::<bool>(),
     )
         .prop_map(
-            |(queue, queues, epoch, session, disk, client, subsystem)| Hello {
+            |(queue, queues, epoch, session, disk, (client, subsystem), commits)| Hello {
                 queue: queue % queues,
                 queues,
                 epoch,
@@ -27,6 +27,7 @@ fn hello() -> impl Strategy<Value = Hello> {
                 disk,
                 client: Name::new(client.as_bytes()).unwrap(),
                 subsystem: Name::new(subsystem.as_bytes()).unwrap(),
+                commits,
             },
         )
 }
@@ -63,12 +64,35 @@ fn a_name_that_goes_on_behind_its_end_is_none() {
         disk: 7,
         client: Name::new(b"c").unwrap(),
         subsystem: Name::new(b"s").unwrap(),
+        commits: false,
     };
     let len = Question::Hello(hello).write(&mut message).unwrap();
     assert_eq!(len, QUESTION_MAX);
     assert_eq!(Question::read(&message), Ok(Question::Hello(hello)));
     *message.last_mut().unwrap() = 1;
     assert_eq!(Question::read(&message), Err(Broken::Name));
+}
+
+#[test]
+fn hello_of_an_earlier_version_does_not_commit() {
+    let hello = Hello {
+        queue: 0,
+        queues: 1,
+        epoch: 1,
+        session: [0; 16],
+        disk: 7,
+        client: Name::new(b"c").unwrap(),
+        subsystem: Name::new(b"s").unwrap(),
+        commits: true,
+    };
+    let mut message = [0; QUESTION_MAX];
+    Question::Hello(hello).write(&mut message).unwrap();
+    assert_eq!(Question::read(&message), Ok(Question::Hello(hello)));
+    // An earlier version sends zero there.
+    message[6] = 0;
+    let commits = false;
+    let earlier = Hello { commits, ..hello };
+    assert_eq!(Question::read(&message), Ok(Question::Hello(earlier)));
 }
 
 #[test]

@@ -11,6 +11,7 @@ mod addr;
 mod atomic;
 mod blk;
 mod blk_device;
+mod blk_dirty;
 mod blk_share;
 mod commit;
 mod copysize;

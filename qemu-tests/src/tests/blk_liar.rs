@@ -224,6 +224,7 @@ pub(super) fn hello(epoch: u32) -> Result<Hello> {
         disk: 7,
         client: name("liar")?,
         subsystem: name(NAME)?,
+        commits: false,
     })
 }
 

@@ -15,6 +15,7 @@ use kfabric::{
         Question,
         Welcome,
         MESSAGE_MAX,
+        PERSISTENT,
         QUESTION_MAX,
         READ_ONLY, //
     },
@@ -224,6 +225,10 @@ impl Connection {
         let (flags, access) = match admitted.read_only {
             true => (READ_ONLY, KFI_REMOTE_READ),
             false => (0, KFI_REMOTE_READ | KFI_REMOTE_WRITE),
+        };
+        let flags = match admitted.persistent {
+            true => flags | PERSISTENT,
+            false => flags,
         };
         if let Err(e) = this.begin_service(&admitted.access, admitted.geometry, access) {
             subsystem.count(false);

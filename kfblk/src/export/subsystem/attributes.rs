@@ -88,6 +88,7 @@ impl Item for Subsystem {
         match attr {
             sys::KFBLK_SUBSYSTEM_ATTR_SIZE => writeln!(out, "{}", inner.size)?,
             sys::KFBLK_SUBSYSTEM_ATTR_READ_ONLY => writeln!(out, "{}", u32::from(inner.read_only))?,
+            sys::KFBLK_SUBSYSTEM_ATTR_PMEM => writeln!(out, "{}", u32::from(inner.pmem))?,
             sys::KFBLK_SUBSYSTEM_ENABLE => writeln!(out, "{}", u32::from(inner.is_enabled()))?,
             sys::KFBLK_SUBSYSTEM_CLIENTS => out.list(&inner.connections, |out, connection| {
                 connection.describe(out)
@@ -130,7 +131,11 @@ impl Item for Subsystem {
                 let read_only = attr::flag(text)?;
                 this.set(|inner| inner.read_only = read_only)?;
             }
-            sys::KFBLK_SUBSYSTEM_ENABLE if attr::flag(text)? => this.enable()?,
+            sys::KFBLK_SUBSYSTEM_ATTR_PMEM => {
+                let pmem = attr::flag(text)?;
+                this.set(|inner| inner.pmem = pmem)?;
+            }
+            sys::KFBLK_SUBSYSTEM_ENABLE if attr::flag(text)? => Self::enable(this)?,
             sys::KFBLK_SUBSYSTEM_ENABLE => this.disable(),
             sys::KFBLK_SUBSYSTEM_FENCE => this.fence(attr::name(text)?)?,
             sys::KFBLK_SUBSYSTEM_ADMIT => this.admit_again(attr::name(text)?)?,

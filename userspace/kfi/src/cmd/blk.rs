@@ -67,11 +67,14 @@ pub struct ExportArgs {
     /// Name of the export
     pub name: String,
     /// Export memory of this size, such as 64M
-    #[arg(short, long, required_unless_present = "device")]
+    #[arg(short, long, required_unless_present_any = ["device", "pmem"])]
     pub size: Option<String>,
     /// Export this block device; it must not be in use otherwise
     #[arg(short, long, value_name = "PATH", conflicts_with = "size")]
     pub device: Option<String>,
+    /// Export the persistent memory of this block device; it must not be in use otherwise
+    #[arg(long, value_name = "PATH", conflicts_with_all = ["size", "device"])]
+    pub pmem: Option<String>,
     /// UUID of the device; an initiator does not reconnect to a device with another UUID
     #[arg(long, requires = "device")]
     pub uuid: Option<String>,
@@ -171,6 +174,8 @@ pub struct AllowArgs {
 struct Export {
     name: String,
     device: String,
+    /// The device's persistent memory is exported.
+    pmem: bool,
     size: u64,
     read_only: bool,
     enabled: bool,
@@ -272,6 +277,10 @@ fn export(args: &ExportArgs) -> Result<()> {
         }
         if let Some(device) = &args.device {
             set(&subsystem, "device_path", device)?;
+        }
+        if let Some(device) = &args.pmem {
+            set(&subsystem, "device_path", device)?;
+            set(&subsystem, "attr_pmem", "1")?;
         }
         if let Some(uuid) = &args.uuid {
             set(&subsystem, "device_uuid", uuid)?;
@@ -384,6 +393,7 @@ fn list(json: bool) -> Result<()> {
         let complete = [a, b, c];
         exports.push(Export {
             device: get(&at, "device_path")?,
+            pmem: get(&at, "attr_pmem")? == "1",
             size: get(&at, "attr_size")?.parse().unwrap_or(0),
             read_only: get(&at, "attr_read_only")? == "1",
             enabled: get(&at, "enable")? == "1",
@@ -412,6 +422,7 @@ fn list(json: bool) -> Result<()> {
         let enabled = if of.enabled { "" } else { ", not enabled" };
         let what = match of.device.as_str() {
             "" => format!("{} bytes", of.size),
+            device if of.pmem => format!("persistent memory {device}"),
             device => device.to_owned(),
         };
         let name = printable(&of.name);
