@@ -35,6 +35,8 @@ struct kfblk_disk {
 	void *owner;
 	/* The export is block-backed: requests go to kfblk_rs_send(). */
 	bool device;
+	/* The export is persistent memory: flushes go to kfblk_rs_flush(). */
+	bool commits;
 	struct blk_mq_tag_set set;
 	struct gendisk *gd;
 	struct kfblk_counts __percpu *counts;
@@ -163,6 +165,7 @@ void kfblk_counts_add(const struct kfblk_counts __percpu *counts, u32 queue,
 		sum->others += READ_ONCE(of->others);
 		sum->errors += READ_ONCE(of->errors);
 		sum->retries += READ_ONCE(of->retries);
+		sum->commits += READ_ONCE(of->commits);
 	}
 }
 
@@ -173,9 +176,18 @@ static struct kfblk_counts __percpu *kfblk_counts_of(struct request *rq)
 	return disk->counts + rq->mq_hctx->queue_num;
 }
 
+/* Counts commits of ranges that have succeeded. Context: any. */
+void kfblk_disk_add_commits(struct kfblk_disk *disk, u32 queue, u32 count)
+{
+	struct kfblk_counts __percpu *counts = disk->counts + queue;
+
+	this_cpu_add(counts->commits, count);
+}
+
 /* Counts a completed request, and ends it. */
 static void kfblk_end(struct request *rq, blk_status_t status)
 {
+	const struct kfblk_disk *disk = rq->q->queuedata;
 	struct kfblk_counts __percpu *counts = kfblk_counts_of(rq);
 
 	if (status != BLK_STS_OK) {
@@ -186,6 +198,8 @@ static void kfblk_end(struct request *rq, blk_status_t status)
 	} else if (req_op(rq) == REQ_OP_WRITE) {
 		this_cpu_inc(counts->writes);
 		this_cpu_add(counts->written_bytes, blk_rq_bytes(rq));
+		if (disk->commits && rq->cmd_flags & REQ_FUA)
+			this_cpu_inc(counts->commits);
 	} else {
 		this_cpu_inc(counts->others);
 	}
@@ -238,6 +252,7 @@ static blk_status_t kfblk_queue_rq(struct blk_mq_hw_ctx *hctx, const struct blk_
 	struct kfblk_disk *disk = hctx->queue->queuedata;
 	struct request *rq = bd->rq;
 	struct kfblk_pdu *pdu = blk_mq_rq_to_pdu(rq);
+	bool moves;
 	u32 n;
 	int ret;
 
@@ -245,6 +260,9 @@ static blk_status_t kfblk_queue_rq(struct blk_mq_hw_ctx *hctx, const struct blk_
 	case REQ_OP_READ:
 		break;
 	case REQ_OP_FLUSH:
+		if (!disk->device && !disk->commits)
+			return BLK_STS_NOTSUPP;
+		break;
 	case REQ_OP_DISCARD:
 	case REQ_OP_WRITE_ZEROES:
 		if (!disk->device)
@@ -264,8 +282,9 @@ static blk_status_t kfblk_queue_rq(struct blk_mq_hw_ctx *hctx, const struct blk_
 		blk_mq_requeue_request(rq, true);
 		return BLK_STS_OK;
 	}
-	n = disk->device ? 0 : kfblk_map(rq, pdu->pieces);
-	if (!n && !disk->device)
+	moves = !disk->device && req_op(rq) != REQ_OP_FLUSH;
+	n = moves ? kfblk_map(rq, pdu->pieces) : 0;
+	if (!n && moves)
 		return BLK_STS_IOERR;
 	if (!(rq->rq_flags & RQF_DONTPREP)) {
 		pdu->tries = 0;
@@ -274,10 +293,13 @@ static blk_status_t kfblk_queue_rq(struct blk_mq_hw_ctx *hctx, const struct blk_
 	blk_mq_start_request(rq);
 	if (disk->device)
 		ret = kfblk_send(hctx, rq);
+	else if (!moves)
+		ret = kfblk_rs_flush(disk->owner, hctx->queue_num, rq->tag);
 	else
 		ret = kfblk_rs_queue(disk->owner, hctx->queue_num, rq->tag,
-				     req_op(rq) == REQ_OP_WRITE, blk_rq_pos(rq) << SECTOR_SHIFT,
-				     pdu->pieces, n);
+				     req_op(rq) == REQ_OP_WRITE,
+				     disk->commits && rq->cmd_flags & REQ_FUA,
+				     blk_rq_pos(rq) << SECTOR_SHIFT, pdu->pieces, n);
 	switch (ret) {
 	case 0:
 		return BLK_STS_OK;
@@ -399,8 +421,9 @@ static const struct block_device_operations kfblk_fops = {
 struct kfblk_disk *kfblk_disk_new(void *owner, const struct kfblk_shape *shape)
 {
 	/*
-	 * Memory has no volatile cache, so a memory-backed export needs neither flush nor FUA. A
-	 * block-backed export has the features of its device.
+	 * Memory has no volatile cache, so a memory-backed export needs neither flush nor FUA.
+	 * Persistent memory needs both: the target's processors have caches. A block-backed export
+	 * has the features of its device.
 	 */
 	struct queue_limits lim = {
 		.logical_block_size	= shape->block_size,
@@ -423,6 +446,7 @@ struct kfblk_disk *kfblk_disk_new(void *owner, const struct kfblk_shape *shape)
 		return ERR_PTR(-ENOMEM);
 	disk->owner = owner;
 	disk->device = shape->device;
+	disk->commits = shape->commits;
 	disk->counts = shape->counts;
 	INIT_DELAYED_WORK(&disk->fast_fail, kfblk_fast_fail);
 	INIT_DELAYED_WORK(&disk->look, kfblk_look);

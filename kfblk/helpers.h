@@ -43,6 +43,7 @@ struct kfblk_counts {
 	u64 others;		/* flushes, discards and writes of zeroes that succeeded */
 	u64 errors;		/* requests that failed */
 	u64 retries;		/* requests sent again after the end of a connection; 0 at a target */
+	u64 commits;		/* ranges and writes made durable in persistent memory; 0 at a target */
 };
 
 /* Properties of a disk. */
@@ -68,6 +69,7 @@ struct kfblk_shape {
 	bool cache;
 	bool fua;
 	bool rotational;
+	bool commits;		/* persistent memory: flushes go to kfblk_rs_flush() */
 };
 
 /* Outcome of a request. */
@@ -136,6 +138,7 @@ void kfblk_disk_fail_no_more(struct kfblk_disk *disk);
 void kfblk_disk_name(const struct kfblk_disk *disk, char *name, unsigned int size);
 void kfblk_rq_end(struct kfblk_disk *disk, u32 queue, u32 tag, enum kfblk_verdict verdict);
 
+void kfblk_disk_add_commits(struct kfblk_disk *disk, u32 queue, u32 count);
 u64 kfblk_disk_capacity(const struct kfblk_disk *disk);
 void kfblk_disk_look_in(struct kfblk_disk *disk, u32 ms);
 void kfblk_disk_resize(struct kfblk_disk *disk, u64 capacity);
@@ -150,8 +153,9 @@ void kfblk_rq_copy(struct kfblk_disk *disk, u32 queue, u32 tag,
  * - -ENOTCONN if there is no connection;
  * - -EREMOTEIO if the request must be retried later, and may itself be the cause.
  */
-int kfblk_rs_queue(void *owner, u32 queue, u32 tag, bool write, u64 pos,
+int kfblk_rs_queue(void *owner, u32 queue, u32 tag, bool write, bool durable, u64 pos,
 		   struct kfblk_piece *pieces, u32 count);
+int kfblk_rs_flush(void *owner, u32 queue, u32 tag);
 int kfblk_rs_send(void *owner, u32 queue, u32 tag, const struct kfblk_order *order);
 void kfblk_rs_timeout(void *owner);
 void kfblk_rs_look(void *owner);

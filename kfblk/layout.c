@@ -25,6 +25,7 @@ int main(void)
 	AT(COUNTS_OTHERS, struct kfblk_counts, others);
 	AT(COUNTS_ERRORS, struct kfblk_counts, errors);
 	AT(COUNTS_RETRIES, struct kfblk_counts, retries);
+	AT(COUNTS_COMMITS, struct kfblk_counts, commits);
 	SIZE(SHAPE, struct kfblk_shape);
 	AT(SHAPE_COUNTS, struct kfblk_shape, counts);
 	AT(SHAPE_CAPACITY, struct kfblk_shape, capacity);
@@ -32,6 +33,7 @@ int main(void)
 	AT(SHAPE_ZEROES, struct kfblk_shape, zeroes);
 	AT(SHAPE_READ_ONLY, struct kfblk_shape, read_only);
 	AT(SHAPE_ROTATIONAL, struct kfblk_shape, rotational);
+	AT(SHAPE_COMMITS, struct kfblk_shape, commits);
 	SIZE(ORDER, struct kfblk_order);
 	AT(ORDER_OWNER, struct kfblk_order, owner);
 	AT(ORDER_POS, struct kfblk_order, pos);

@@ -19,6 +19,7 @@
 mod connect;
 mod connection;
 mod enable;
+mod flush;
 mod message;
 mod one_sided;
 mod protocol;
@@ -26,11 +27,14 @@ mod recover;
 mod request;
 mod settings;
 
-use core::sync::atomic::{
-    AtomicBool,
-    AtomicU32,
-    AtomicU64,
-    Ordering, //
+use core::{
+    mem,
+    sync::atomic::{
+        AtomicBool,
+        AtomicU32,
+        AtomicU64,
+        Ordering, //
+    }, //
 };
 use kernel::{
     impl_has_work,
@@ -70,6 +74,7 @@ use crate::{
     },
     waiter, //
 };
+use flush::Flusher;
 use protocol::{
     AnyConnection,
     Kind, //
@@ -145,6 +150,9 @@ pub(crate) struct Disk {
     session: [u8; SESSION],
     /// Writes that a block-backed export has acknowledged and may lose.
     unflushed: Arc<Unflushed>,
+    /// Marks and flushes, if the export is persistent memory.
+    #[pin]
+    flusher: Mutex<Option<Arc<Flusher>>>,
     state: AtomicU32,
     /// The present connections have completed a request.
     has_completed: AtomicBool,
@@ -220,6 +228,7 @@ impl Disk {
                 called,
                 session: sys::random(),
                 unflushed,
+                flusher <- new_mutex!(None, "kfblk_flusher"),
                 state: AtomicU32::new(State::Idle as u32),
                 has_completed: AtomicBool::new(false),
                 has_lost: AtomicBool::new(false),
@@ -260,6 +269,17 @@ impl Disk {
     /// Returns the writes that a block-backed export has acknowledged and may lose.
     fn unflushed(&self) -> &Arc<Unflushed> {
         &self.unflushed
+    }
+
+    /// Returns the marks and flushes, if the export is persistent memory.
+    fn flusher(&self) -> Option<Arc<Flusher>> {
+        self.flusher.lock().clone()
+    }
+
+    /// Sets the marks and flushes of an enabled disk.
+    fn set_flusher(&self, flusher: Option<Arc<Flusher>>) {
+        let before = mem::replace(&mut *self.flusher.lock(), flusher);
+        drop(before);
     }
 
     /// Records that requests have completed, or were lost with their connection. Context: any.

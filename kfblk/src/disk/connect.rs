@@ -98,7 +98,7 @@ impl Disk {
             disk: self.called.number(),
             client: conf.client.ok_or(EINVAL)?,
             subsystem: conf.subsystem.ok_or(EINVAL)?,
-            commits: false,
+            commits: true,
         };
         let (state, since) = (self.state(), Instant::<Monotonic>::now());
         let go_on = |waiter: &Arc<Waiter>| -> Result {

@@ -10,12 +10,14 @@ use kfabric::{
     pure::blk::{
         device::Limits,
         Geometry,
+        PERSISTENT,
         READ_ONLY, //
     },
     sys::net::Net, //
 };
 
 use super::{
+    flush::Flusher,
     protocol::Kind,
     settings::default_queues,
     Disk,
@@ -69,6 +71,16 @@ impl Disk {
             block_shift,
             chunk_shift,
         } = welcome.geometry;
+        let commits = welcome.flags & PERSISTENT != 0;
+        if commits {
+            match Flusher::new(welcome.geometry) {
+                Ok(flusher) => this.set_flusher(Some(flusher)),
+                Err(e) => {
+                    run.net = None;
+                    return Err(e);
+                }
+            }
+        }
         let block_size = 1 << block_shift;
         let limits = welcome.device.unwrap_or(Limits {
             physical: block_size,
@@ -95,9 +107,10 @@ impl Disk {
             zeroes: limits.zeroes,
             read_only: welcome.flags & READ_ONLY != 0,
             device: properties.messages,
-            cache: limits.cache,
-            fua: limits.fua,
+            cache: limits.cache || commits,
+            fua: limits.fua || commits,
             rotational: limits.rotational,
+            commits,
         };
         // SAFETY: `leave` drops the reference after it has freed the block device.
         let block = match unsafe { Block::new(this.clone().into_raw().cast_mut().cast(), &shape) } {
@@ -105,6 +118,7 @@ impl Disk {
             Err(e) => {
                 // SAFETY: `into_raw` made the reference above, and `Block::new` has not kept it.
                 drop(unsafe { Arc::from_raw(Arc::as_ptr(this)) });
+                this.set_flusher(None);
                 run.net = None;
                 return Err(e);
             }
@@ -146,6 +160,7 @@ impl Disk {
         run.block = None;
         run.welcome = None;
         run.net = None;
+        this.set_flusher(None);
         *this.name.lock() = [0; 32];
         this.state.store(State::Idle as u32, Ordering::Release);
         drop(run);

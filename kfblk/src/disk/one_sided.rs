@@ -13,7 +13,10 @@ use kernel::{
         c_void, //
     },
     prelude::*,
-    sync::Arc, //
+    sync::{
+        Arc,
+        SetOnce, //
+    }, //
 };
 use kfabric::{
     ep::{
@@ -26,14 +29,21 @@ use kfabric::{
     provider::DomainAttr,
     pure::blk::{
         self,
+        dirty::Range,
         Entry,
         Geometry,
         Question,
         Welcome,
         MESSAGE_MAX,
+        PERSISTENT,
         TABLE_MAX, //
     },
-    uapi::CqEntry, //
+    uapi::{
+        CqEntry,
+        KFI_COMMIT_COMPLETE,
+        KFI_DELIVERY_COMPLETE,
+        KFI_REACH_NO, //
+    }, //
 };
 
 use super::{
@@ -41,6 +51,11 @@ use super::{
         Connection,
         Conversation,
         TALK, //
+    },
+    flush::{
+        self,
+        Flusher,
+        COMMITS, //
     },
     protocol::{
         AnyConnection,
@@ -61,27 +76,59 @@ use crate::{
 };
 
 /// Requests per queue.
-const DEPTH: u32 = 128;
+pub(super) const DEPTH: u32 = 128;
 /// Work requests per operation, at most.
 const PARTS: u32 = 4;
+
+/// Context of an operation: bits of a request's tag.
+const TAG: u64 = 0xff;
+/// Context of an operation: place of a range of persistent memory, for [`WRITTEN`] and [`COMMIT`].
+const RANGE_SHIFT: u32 = 8;
+/// Context of an operation: a write whose range is marked.
+const WRITTEN: u64 = 1 << 62;
+/// Context of an operation: the commit of a range, without a request.
+const COMMIT: u64 = 1 << 63;
+
+const _: () = assert!(DEPTH <= 1 << RANGE_SHIFT && TAG == (1 << RANGE_SHIFT) - 1);
+
+/// Returns the range in the context of an operation.
+fn range_of(context: u64) -> Range {
+    Range::unpack((context & !(WRITTEN | COMMIT)) >> RANGE_SHIFT)
+}
 
 /// The geometry of a memory-backed export, and the connection's keys of its chunks.
 pub(super) struct OneSided {
     geometry: Geometry,
     keys: KVVec<Entry>,
+    /// For persistent memory: the disk's marks and flushes, and its block device.
+    flusher: SetOnce<(Arc<Flusher>, Block)>,
+}
+
+impl OneSided {
+    /// Returns the disk's marks and flushes, and its block device, if the export is persistent
+    /// memory.
+    pub(super) fn flusher(&self) -> Option<(&Arc<Flusher>, Block)> {
+        self.flusher
+            .as_ref()
+            .map(|(flusher, block)| (flusher, *block))
+    }
 }
 
 /// Tags of ended requests, and their results.
 pub(super) struct Ended {
     list: [(u32, Verdict); BATCH],
     count: usize,
+    /// Number of commits that have succeeded.
+    commits: u32,
+    /// If a commit has ended: its disk, whose flush goes on.
+    flush: Option<(Arc<Flusher>, Arc<Disk>)>,
 }
 
 /// Returns how a request ended, by its errno. If the peer or the device rejected the operation, the
 /// request may be the cause. If the connection failed, the request is not blamed.
 ///
 /// `served`: the connection has completed other requests.
-fn verdict(err: u32, served: bool) -> Verdict {
+pub(super) fn verdict(err: u32, served: bool) -> Verdict {
     match err {
         0 => Verdict::Done,
         bindings::EACCES | bindings::EFAULT | bindings::EMSGSIZE | bindings::EREMOTEIO => {
@@ -102,22 +149,27 @@ impl Protocol for OneSided {
     };
     const CONNECT_DATA: &'static [u8] = &[];
     const TRANSMIT_FLAGS: u64 = 0;
-    type Handle = ();
+    type Handle = Option<Arc<Flusher>>;
     type Batch = Ended;
 
     fn sizes(limits: &DomainAttr) -> (u32, EpAttr) {
         let attr = EpAttr {
-            tx_size: (DEPTH * PARTS).min(limits.max_tx_size),
+            tx_size: (DEPTH * PARTS + COMMITS).min(limits.max_tx_size),
             rx_size: 4,
             iov_limit: limits.iov_limit,
             ..EpAttr::default()
         };
-        (DEPTH + TALK, attr)
+        (DEPTH + COMMITS + TALK, attr)
     }
 
     fn begin(talk: &Conversation<'_>, welcome: &Welcome) -> Result<Self> {
         if welcome.device.is_some() {
             return Err(errno::eproto());
+        }
+        let limits = talk.ep.domain().attr();
+        let reaches = limits.durable != KFI_REACH_NO && limits.visible != KFI_REACH_NO;
+        if welcome.flags & PERSISTENT != 0 && !reaches {
+            return Err(errno::eopnotsupp());
         }
         let geometry = welcome.geometry;
         let chunks = usize::try_from(geometry.chunks()).map_err(|_| errno::eproto())?;
@@ -137,27 +189,55 @@ impl Protocol for OneSided {
                 return Err(errno::eproto());
             }
         }
-        Ok(Self { geometry, keys })
+        Ok(Self {
+            geometry,
+            keys,
+            flusher: SetOnce::new(),
+        })
     }
 
-    fn attach(&self, _disk: &Disk, _block: Block, _queue: u32) {}
+    fn attach(&self, disk: &Disk, block: Block, _queue: u32) -> Option<Arc<Flusher>> {
+        let flusher = disk.flusher()?;
+        self.flusher.populate((flusher.clone(), block));
+        Some(flusher)
+    }
 
-    fn completed((): &(), disk: &Arc<Disk>, entries: &[CqEntry]) -> Ended {
+    fn completed(flusher: &Option<Arc<Flusher>>, disk: &Arc<Disk>, entries: &[CqEntry]) -> Ended {
         let mut ended = Ended {
             list: [(0, Verdict::Done); BATCH],
             count: 0,
+            commits: 0,
+            flush: None,
         };
         let (mut completed, mut lost) = (false, false);
-        for (entry, place) in entries.iter().zip(&mut ended.list) {
-            let verdict = verdict(entry.err, disk.has_served());
+        for entry in entries {
+            let served = disk.has_served();
+            let verdict = match flusher {
+                Some(_) => flush::verdict(entry.err, served),
+                None => verdict(entry.err, served),
+            };
             match verdict {
                 Verdict::Done => completed = true,
-                // Every failed operation ends the connection.
+                Verdict::Failed => {}
+                // Every other failed operation ends the connection.
                 _ => lost = true,
             }
-            // CAST: The context is the tag that was posted.
-            *place = (entry.context as u32, verdict);
-            ended.count += 1;
+            if let Some(flusher) = flusher {
+                if entry.context & COMMIT != 0 {
+                    flusher.committed(range_of(entry.context), verdict);
+                    ended.commits += u32::from(verdict == Verdict::Done);
+                    ended.flush = Some((flusher.clone(), disk.clone()));
+                    continue;
+                }
+                if entry.context & WRITTEN != 0 && verdict == Verdict::Done {
+                    flusher.written(range_of(entry.context));
+                }
+            }
+            if let Some(place) = ended.list.get_mut(ended.count) {
+                // CAST: A tag is small.
+                *place = ((entry.context & TAG) as u32, verdict);
+                ended.count += 1;
+            }
         }
         disk.record(completed, lost);
         if lost {
@@ -179,6 +259,12 @@ impl Protocol for OneSided {
             // only here.
             unsafe { block.end(queue, *tag, *verdict) };
         }
+        if ended.commits != 0 {
+            block.add_commits(queue, ended.commits);
+        }
+        if let Some((flusher, disk)) = ended.flush {
+            flusher.go_on(&disk, block, queue);
+        }
     }
 
     // The endpoint's close has ended the operations, whose completions end the requests.
@@ -186,21 +272,34 @@ impl Protocol for OneSided {
 }
 
 impl Connection<OneSided> {
-    /// Posts a request: reads or writes from byte `pos` of the disk on. Context: any.
+    /// Posts a request: reads or writes from byte `pos` of the disk on. A `durable` write completes
+    /// when it is durable. Context: any.
     ///
     /// # Errors
     ///
     /// - `EAGAIN` if the request cannot be posted now.
     /// - `EIO` if the request can never be posted.
-    fn post(&self, kind: OpKind, tag: u32, pos: u64, segs: LocalMem) -> Result {
-        let OneSided { geometry, keys } = self.protocol();
+    fn post(&self, kind: OpKind, durable: bool, tag: u32, pos: u64, segs: LocalMem) -> Result {
+        let OneSided {
+            geometry,
+            keys,
+            flusher,
+        } = self.protocol();
         let (chunk, at) = geometry.place(pos, segs.len()).ok_or(EIO)?;
+        let (flags, context) = match flusher.as_ref() {
+            Some(_) if kind == OpKind::Write && durable => (KFI_COMMIT_COMPLETE, 0),
+            Some((flusher, _)) if kind == OpKind::Write => {
+                let range = flusher.range(chunk, at, segs.len());
+                (KFI_DELIVERY_COMPLETE, WRITTEN | range.pack() << RANGE_SHIFT)
+            }
+            _ => (0, 0),
+        };
         // CAST: `place` checks the range, and the keys of all chunks are in memory.
         let entry = keys.get(chunk as usize).ok_or(EIO)?;
         let posted = self.ep().post(Post {
             kind,
-            flags: 0,
-            context: tag.into(),
+            flags,
+            context: context | u64::from(tag),
             data: 0,
             remote_addr: entry.addr.wrapping_add(at),
             key: entry.key,
@@ -209,6 +308,28 @@ impl Connection<OneSided> {
             segs,
         });
         posted.map_err(super::request::retried)
+    }
+
+    /// Posts the commit of `range`, which is `len` bytes from byte `at` of its chunk on. Context: any.
+    ///
+    /// # Errors
+    ///
+    /// - Errors of [`Endpoint::commit`](kfabric::ep::Endpoint::commit).
+    pub(super) fn commit(&self, range: Range, at: u64, len: u64) -> Result {
+        // CAST: A `u32` fits. The keys of all chunks are in memory.
+        let entry = self.protocol().keys.get(range.chunk as usize).ok_or(EIO)?;
+        let post = Post {
+            kind: OpKind::Commit,
+            flags: 0,
+            context: COMMIT | range.pack() << RANGE_SHIFT,
+            data: 0,
+            remote_addr: entry.addr.wrapping_add(at),
+            key: entry.key,
+            inject: &[],
+            atomic: None,
+            segs: LocalMem::default(),
+        };
+        self.ep().commit(post, len, false)
     }
 }
 
@@ -228,6 +349,7 @@ unsafe extern "C" fn kfblk_rs_queue(
     queue: u32,
     tag: u32,
     write: bool,
+    durable: bool,
     pos: u64,
     pieces: *mut LentPiece,
     count: u32,
@@ -246,7 +368,7 @@ unsafe extern "C" fn kfblk_rs_queue(
     let segs = unsafe { LocalMem::lend(pieces, count as usize) };
     let kind = if write { OpKind::Write } else { OpKind::Read };
     connection
-        .post(kind, tag, pos, segs)
+        .post(kind, durable, tag, pos, segs)
         .map_or_else(|e| e.to_errno(), |()| 0)
 }
 

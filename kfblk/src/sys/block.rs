@@ -111,6 +111,12 @@ impl Block {
         unsafe { kfblk_disk_fail_no_more(self.0.as_ptr()) }
     }
 
+    /// Counts commits of a queue that have succeeded. Context: any.
+    pub(crate) fn add_commits(self, queue: u32, count: u32) {
+        // SAFETY: By the type invariant. Commits exist only while the device does.
+        unsafe { kfblk_disk_add_commits(self.0.as_ptr(), queue, count) }
+    }
+
     /// Returns the capacity, in bytes.
     pub(crate) fn capacity(self) -> u64 {
         // SAFETY: By the type invariant.

@@ -32,6 +32,7 @@ impl Counts {
         self.others += other.others;
         self.errors += other.errors;
         self.retries += other.retries;
+        self.commits += other.commits;
     }
 
     /// Writes the counters that both ends have, by their names.
@@ -97,12 +98,16 @@ impl QueueCounts {
         let all = self.all();
         write!(out, "total ")?;
         all.write(out)?;
-        writeln!(out, " retries {} reconnects {reconnects}", all.retries)?;
+        writeln!(
+            out,
+            " retries {} reconnects {reconnects} commits {}",
+            all.retries, all.commits
+        )?;
         for queue in 0..queues {
             let of = self.of(queue);
             write!(out, "queue {queue} ")?;
             of.write(out)?;
-            writeln!(out, " retries {}", of.retries)?;
+            writeln!(out, " retries {} commits {}", of.retries, of.commits)?;
         }
         Ok(())
     }

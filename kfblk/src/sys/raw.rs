@@ -50,6 +50,7 @@ kfabric::same_layout! {
         others = OFFSET_COUNTS_OTHERS,
         errors = OFFSET_COUNTS_ERRORS,
         retries = OFFSET_COUNTS_RETRIES,
+        commits = OFFSET_COUNTS_COMMITS,
     };
     kfblk_shape = SIZEOF_SHAPE {
         counts = OFFSET_SHAPE_COUNTS,
@@ -58,6 +59,7 @@ kfabric::same_layout! {
         zeroes = OFFSET_SHAPE_ZEROES,
         read_only = OFFSET_SHAPE_READ_ONLY,
         rotational = OFFSET_SHAPE_ROTATIONAL,
+        commits = OFFSET_SHAPE_COMMITS,
     };
     kfblk_order = SIZEOF_ORDER {
         owner = OFFSET_ORDER_OWNER,

@@ -126,6 +126,7 @@ impl<'a> Dirty<'a> {
                 chunk = (chunk / GROUP + 1) * GROUP;
                 continue;
             }
+            // CAST: A `u32` fits.
             chunk += rest.trailing_zeros() as usize;
             group.fetch_and(!(1 << (chunk % GROUP)), Ordering::AcqRel);
             let marked = self.ranges.get(chunk)?.swap(0, Ordering::AcqRel);
@@ -133,7 +134,7 @@ impl<'a> Dirty<'a> {
             let found = chunk as u32;
             chunk += 1;
             if marked & MARKED != 0 {
-                *at = chunk as u32;
+                *at = found + 1;
                 return Some(Range {
                     chunk: found,
                     // CAST: The parts of the number.

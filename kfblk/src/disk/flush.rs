@@ -1,0 +1,309 @@
+// SPDX-License-Identifier: GPL-2.0
+//! Flushes of a disk on persistent memory: the marks of completed writes, and the commits of their
+//! ranges.
+//!
+//! A write is visible at the target when it completes, and then marked. A flush commits all marked
+//! ranges on one connection, whichever connection wrote them: a commit covers what was visible
+//! before it. Flushes run in rounds, one round of a disk at a time. A flush that comes during a
+//! round waits for the next one, because the round may have taken marks that the flush needs.
+
+use core::{
+    mem,
+    sync::atomic::{
+        AtomicU32,
+        AtomicU64, //
+    }, //
+};
+use kernel::{
+    bindings,
+    ffi::{
+        c_int,
+        c_void, //
+    },
+    prelude::*,
+    sync::Arc, //
+};
+use kfabric::{
+    new_irqlock,
+    pure::blk::{
+        dirty::{
+            Dirty,
+            Range, //
+        },
+        Geometry,
+        QUEUES_MAX, //
+    },
+    sys::IrqLock, //
+};
+
+use super::{
+    one_sided::{
+        self,
+        DEPTH, //
+    },
+    protocol::AnyConnection,
+    Disk, //
+};
+use crate::{
+    errno,
+    sys::{
+        self,
+        Block,
+        Verdict, //
+    }, //
+};
+
+/// Commits of a disk that are outstanding at once, at most.
+pub(super) const COMMITS: u32 = 16;
+
+/// Tags of flush requests, by queue: a bit for each tag.
+type Tags = [u128; QUEUES_MAX as usize];
+
+const _: () = assert!(DEPTH <= u128::BITS);
+
+/// State of the rounds.
+struct Rounds {
+    /// Flushes of the running round.
+    now: Tags,
+    /// Flushes that wait for the next round.
+    next: Tags,
+    running: bool,
+    /// The chunk from which on the round takes marks.
+    at: u32,
+    /// Outstanding commits.
+    out: u32,
+    /// How the round's flushes end, if a commit has failed.
+    failed: Option<Verdict>,
+    /// A task posts commits. Others leave this to it.
+    busy: bool,
+}
+
+/// What the posting task does next.
+enum Step {
+    /// Post a commit.
+    Commit(Range),
+    /// End the flushes of the round that is over.
+    End(Verdict),
+    /// Nothing: a completion or a new flush goes on.
+    Leave,
+}
+
+/// The marks and rounds of a disk.
+#[pin_data]
+pub(super) struct Flusher {
+    geometry: Geometry,
+    ranges: KVVec<AtomicU32>,
+    groups: KVVec<AtomicU64>,
+    #[pin]
+    rounds: IrqLock<Rounds>,
+}
+
+impl Flusher {
+    /// Makes the marks of a disk, of which none is set.
+    pub(super) fn new(geometry: Geometry) -> Result<Arc<Self>> {
+        let chunks = usize::try_from(geometry.chunks()).map_err(|_| EINVAL)?;
+        let mut ranges = KVVec::with_capacity(chunks, GFP_KERNEL)?;
+        for _ in 0..chunks {
+            ranges.push(AtomicU32::new(0), GFP_KERNEL)?;
+        }
+        let words = Dirty::groups(chunks);
+        let mut groups = KVVec::with_capacity(words, GFP_KERNEL)?;
+        for _ in 0..words {
+            groups.push(AtomicU64::new(0), GFP_KERNEL)?;
+        }
+        let rounds = Rounds {
+            now: [0; QUEUES_MAX as usize],
+            next: [0; QUEUES_MAX as usize],
+            running: false,
+            at: 0,
+            out: 0,
+            failed: None,
+            busy: false,
+        };
+        Arc::pin_init(
+            pin_init!(Self {
+                geometry,
+                ranges,
+                groups,
+                rounds <- new_irqlock!(rounds, "kfblk_rounds"),
+            }),
+            GFP_KERNEL,
+        )
+    }
+
+    fn dirty(&self) -> Dirty<'_> {
+        Dirty::new(&self.ranges, &self.groups)
+    }
+
+    /// Returns the range of a request's bytes, which are inside of a chunk.
+    pub(super) fn range(&self, chunk: u64, at: u64, len: u64) -> Range {
+        // CAST: A disk has at most `KEYS_MAX` chunks.
+        Range::of(chunk as u32, at, len, self.geometry.chunk_shift)
+    }
+
+    /// Returns the first byte in its chunk and the number of bytes of a range.
+    pub(super) fn bytes(&self, range: Range) -> Option<(u64, u64)> {
+        let (_, window) = self.geometry.window(range.chunk.into())?;
+        Some(range.bytes(self.geometry.chunk_shift, window))
+    }
+
+    /// Marks a completed write, before its request ends. Context: any.
+    pub(super) fn written(&self, range: Range) {
+        self.dirty().mark(range);
+    }
+
+    /// Records the end of a commit. The caller then calls [`Flusher::go_on`]. Context: any.
+    pub(super) fn committed(&self, range: Range, verdict: Verdict) {
+        let failed = verdict != Verdict::Done;
+        if failed {
+            self.dirty().mark(range);
+        }
+        let mut rounds = self.rounds.lock();
+        rounds.out = rounds.out.saturating_sub(1);
+        if failed {
+            rounds.failed = Some(verdict);
+        }
+    }
+
+    /// Adds a flush to the next round.
+    fn add(&self, queue: u32, tag: u32) {
+        // CAST: A `u32` fits.
+        if let Some(tags) = self.rounds.lock().next.get_mut(queue as usize) {
+            *tags |= 1 << tag;
+        }
+    }
+
+    /// Becomes the task that posts commits. Returns whether there is no other.
+    fn begin(&self) -> bool {
+        !mem::replace(&mut self.rounds.lock().busy, true)
+    }
+
+    fn step(&self) -> Step {
+        let mut rounds = self.rounds.lock();
+        if !rounds.running && rounds.next.iter().any(|tags| *tags != 0) {
+            rounds.now = mem::take(&mut rounds.next);
+            rounds.running = true;
+            rounds.at = 0;
+            rounds.failed = None;
+        }
+        if rounds.running && rounds.failed.is_none() && rounds.out < COMMITS {
+            if let Some(range) = self.dirty().take(&mut rounds.at) {
+                rounds.out += 1;
+                return Step::Commit(range);
+            }
+        }
+        if rounds.running && rounds.out == 0 {
+            rounds.running = false;
+            return Step::End(rounds.failed.take().unwrap_or(Verdict::Done));
+        }
+        rounds.busy = false;
+        Step::Leave
+    }
+
+    /// Takes the flushes of a queue in the round that is over. Locking: caller is the posting task, which
+    /// alone begins the next round.
+    fn take_ended(&self, queue: u32) -> u128 {
+        let mut rounds = self.rounds.lock();
+        // CAST: A `u32` fits.
+        rounds.now.get_mut(queue as usize).map_or(0, mem::take)
+    }
+
+    /// Takes back a commit that could not be posted. Returns whether the posting task goes on.
+    fn unposted(&self, range: Range, e: Error) -> bool {
+        self.dirty().mark(range);
+        let mut rounds = self.rounds.lock();
+        rounds.out = rounds.out.saturating_sub(1);
+        if e == EAGAIN && rounds.out != 0 {
+            // The completion of an outstanding commit goes on.
+            rounds.at = rounds.at.min(range.chunk);
+            rounds.busy = false;
+            return false;
+        }
+        let later = [EAGAIN, ENOENT, errno::enotconn()].contains(&e);
+        rounds.failed = Some(if later {
+            Verdict::Again
+        } else {
+            Verdict::Failed
+        });
+        true
+    }
+
+    /// Posts commits of the running round, and ends rounds. Returns when completions must come first.
+    /// Context: any. Locking: caller holds no lock of the disk.
+    pub(super) fn go_on(&self, disk: &Disk, block: Block, queue: u32) {
+        if !self.begin() {
+            return;
+        }
+        loop {
+            match self.step() {
+                Step::Commit(range) => {
+                    if let Err(e) = self.post(disk, queue, range) {
+                        if !self.unposted(range, e) {
+                            return;
+                        }
+                    }
+                }
+                Step::End(verdict) => {
+                    for queue in 0..QUEUES_MAX.into() {
+                        end(block, queue, self.take_ended(queue), verdict);
+                    }
+                }
+                Step::Leave => return,
+            }
+        }
+    }
+
+    fn post(&self, disk: &Disk, queue: u32, range: Range) -> Result {
+        let (at, len) = self.bytes(range).ok_or(EIO)?;
+        match disk.connection(queue)? {
+            AnyConnection::OneSided(connection) => connection.commit(range, at, len),
+            AnyConnection::Messages(_) => Err(EIO),
+        }
+    }
+}
+
+/// Ends the flushes of a queue.
+fn end(block: Block, queue: u32, mut tags: u128, verdict: Verdict) {
+    while tags != 0 {
+        let tag = tags.trailing_zeros();
+        tags &= tags - 1;
+        // SAFETY: The tag's request is in flight, because `kfblk_rs_flush` has accepted it. It was
+        // in one round, so it ends only here.
+        unsafe { block.end(queue, tag, verdict) };
+    }
+}
+
+/// Returns how a commit ended, by its errno.
+pub(super) fn verdict(err: u32, served: bool) -> Verdict {
+    match err {
+        // The target cannot commit, and no other connection changes that.
+        bindings::EOPNOTSUPP => Verdict::Failed,
+        err => one_sided::verdict(err, served),
+    }
+}
+
+/// Flushes a disk on persistent memory. Returns 0 or a negative errno, as `kfblk_rs_queue`.
+///
+/// # Safety
+///
+/// `owner` was passed to [`Block::new`].
+#[no_mangle]
+unsafe extern "C" fn kfblk_rs_flush(owner: *mut c_void, queue: u32, tag: u32) -> c_int {
+    // SAFETY: By the caller's contract. The block device holds a reference to its owner.
+    let disk = unsafe { &*owner.cast::<Disk>() };
+    let connection = match disk.connection(queue) {
+        Ok(connection) => connection,
+        Err(e) => return e.to_errno(),
+    };
+    let AnyConnection::OneSided(connection) = connection else {
+        return EAGAIN.to_errno();
+    };
+    let Some((flusher, block)) = connection.protocol().flusher() else {
+        return EAGAIN.to_errno();
+    };
+    flusher.add(queue, tag);
+    flusher.go_on(disk, block, queue);
+    0
+}
+
+kfabric::same_prototype!(sys: kfblk_rs_flush);
