@@ -33,6 +33,7 @@ pub mod blk_hang;
 pub mod blk_identity;
 pub mod blk_liar;
 pub mod blk_paths;
+pub mod blk_pmem;
 pub mod blk_rules;
 pub mod blk_share;
 pub mod bounds;
@@ -192,6 +193,7 @@ pub fn all() -> Vec<Test> {
         blk_hang::TESTS,
         blk_liar::TESTS,
         blk_paths::TESTS,
+        blk_pmem::TESTS,
         blk_share::TESTS,
         blk_events::TESTS,
         blk_famine::TESTS,

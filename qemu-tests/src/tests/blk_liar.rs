@@ -68,7 +68,7 @@ const SENT: u64 = 1 << 32;
 const MOVED: u64 = 2 << 32;
 
 /// A program at one end of a connection.
-struct Liar {
+pub(super) struct Liar {
     side: Side,
     cq: Cq,
     ep: u64,
@@ -119,7 +119,7 @@ impl Liar {
         self.post(op::recv(n, &[part]))
     }
 
-    fn say(&self, parts: &[&[u8]]) -> Result<()> {
+    pub(super) fn say(&self, parts: &[&[u8]]) -> Result<()> {
         let all = parts.concat();
         self.map.write(SEND as usize, &all);
         let part = op::iov(self.region, SEND, all.len() as u64);
@@ -149,7 +149,7 @@ impl Liar {
     }
 
     /// Returns the next message, or `None` if the connection has ended.
-    fn next(&self, limit: Duration) -> Result<Option<Vec<u8>>> {
+    pub(super) fn next(&self, limit: Duration) -> Result<Option<Vec<u8>>> {
         Ok(self.heard(limit)?.map(|(bytes, _)| bytes))
     }
 
@@ -200,7 +200,7 @@ pub(super) fn name(text: &str) -> Result<Name> {
 }
 
 /// Connects, and sends no message yet.
-fn stranger(ctx: &Ctx, wants: &[u8]) -> Result<Liar> {
+pub(super) fn stranger(ctx: &Ctx, wants: &[u8]) -> Result<Liar> {
     let liar = Liar::open(Side::open(ctx)?, 0)?;
     let peer = SocketAddr::new(ctx.env.peer, PORT.parse()?);
     liar.side.dev.connect(liar.ep, peer, wants)?;

@@ -118,7 +118,7 @@ impl Device {
 }
 
 /// Writes an attribute in sysfs.
-fn set(at: &Path, value: &str) -> Result<()> {
+pub(super) fn set(at: &Path, value: &str) -> Result<()> {
     fs::write(at, value).with_context(|| format!("{value} to {}", at.display()))
 }
 
