@@ -114,12 +114,10 @@ impl OneSided {
     }
 }
 
-/// Tags of ended requests, and their results.
+/// Contexts of ended operations, and their results.
 pub(super) struct Ended {
-    list: [(u32, Verdict); BATCH],
+    list: [(u64, Verdict); BATCH],
     count: usize,
-    /// Number of commits that have succeeded.
-    commits: u32,
     /// If a commit has ended: its disk, whose flush goes on.
     flush: Option<(Arc<Flusher>, Arc<Disk>)>,
 }
@@ -206,7 +204,6 @@ impl Protocol for OneSided {
         let mut ended = Ended {
             list: [(0, Verdict::Done); BATCH],
             count: 0,
-            commits: 0,
             flush: None,
         };
         let (mut completed, mut lost) = (false, false);
@@ -224,18 +221,14 @@ impl Protocol for OneSided {
             }
             if let Some(flusher) = flusher {
                 if entry.context & COMMIT != 0 {
-                    flusher.committed(range_of(entry.context), verdict);
-                    ended.commits += u32::from(verdict == Verdict::Done);
                     ended.flush = Some((flusher.clone(), disk.clone()));
-                    continue;
                 }
                 if entry.context & WRITTEN != 0 && verdict == Verdict::Done {
                     flusher.written(range_of(entry.context));
                 }
             }
             if let Some(place) = ended.list.get_mut(ended.count) {
-                // CAST: A tag is small.
-                *place = ((entry.context & TAG) as u32, verdict);
+                *place = (entry.context, verdict);
                 ended.count += 1;
             }
         }
@@ -254,17 +247,31 @@ impl Protocol for OneSided {
     }
 
     fn report(ended: Ended, block: Block, queue: u32, _may_sleep: bool) {
-        for (tag, verdict) in ended.list.iter().take(ended.count) {
+        let mut commits = 0;
+        for (context, verdict) in ended.list.iter().take(ended.count) {
+            if context & COMMIT != 0 {
+                commits += u32::from(*verdict == Verdict::Done);
+                continue;
+            }
+            // CAST: A tag is small.
+            let tag = (context & TAG) as u32;
             // SAFETY: The tag's request is in flight. A post completes once, so the request ends
             // only here.
-            unsafe { block.end(queue, *tag, *verdict) };
+            unsafe { block.end(queue, tag, *verdict) };
         }
-        if ended.commits != 0 {
-            block.add_commits(queue, ended.commits);
+        let Some((flusher, disk)) = ended.flush else {
+            return;
+        };
+        if commits != 0 {
+            // The round of these commits is not over yet, and keeps the block device.
+            block.add_commits(queue, commits);
         }
-        if let Some((flusher, disk)) = ended.flush {
-            flusher.go_on(&disk, block, queue);
+        for (context, verdict) in ended.list.iter().take(ended.count) {
+            if context & COMMIT != 0 {
+                flusher.committed(range_of(*context), *verdict);
+            }
         }
+        flusher.go_on(&disk, block, queue);
     }
 
     // The endpoint's close has ended the operations, whose completions end the requests.

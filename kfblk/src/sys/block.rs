@@ -113,7 +113,8 @@ impl Block {
 
     /// Counts commits of a queue that have succeeded. Context: any.
     pub(crate) fn add_commits(self, queue: u32, count: u32) {
-        // SAFETY: By the type invariant. Commits exist only while the device does.
+        // SAFETY: By the type invariant: the round of the commits keeps the device, because its
+        // flushes are in flight, or the task that removes the device waits for it.
         unsafe { kfblk_disk_add_commits(self.0.as_ptr(), queue, count) }
     }
 
