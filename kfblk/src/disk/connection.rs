@@ -160,6 +160,7 @@ impl<P: Protocol> Connection<P> {
     /// - `ENOENT` if there is no such subsystem.
     /// - `ENODEV` if the subsystem is not enabled.
     /// - `EMEDIUMTYPE` if the export is block-backed and `P` is one-sided.
+    /// - `EBUSY` if the export is persistent memory, and another disk has it.
     /// - `EDQUOT` if there are too many connections.
     ///
     /// Other errors:

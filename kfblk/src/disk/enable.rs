@@ -32,7 +32,7 @@ use crate::{
 };
 
 /// Time after which the block layer reports a request as late, in milliseconds.
-const TIMEOUT_MS: u32 = 30_000;
+pub(super) const TIMEOUT_MS: u32 = 30_000;
 
 impl Disk {
     /// Connects, and adds the block device.
@@ -73,7 +73,7 @@ impl Disk {
         } = welcome.geometry;
         let commits = welcome.flags & PERSISTENT != 0;
         if commits {
-            match Flusher::new(welcome.geometry) {
+            match Flusher::new(welcome.geometry, welcome.flags & READ_ONLY != 0) {
                 Ok(flusher) => this.set_flusher(Some(flusher)),
                 Err(e) => {
                     run.net = None;
@@ -154,8 +154,21 @@ impl Disk {
             // Writeback uses the connections that work, or fails.
             block.del();
         }
+        let flusher = this.flusher();
+        if let Some(flusher) = flusher.as_ref().filter(|_| this.state() == State::Leaving) {
+            if let Err(e) = flusher.commit_rest(this, block) {
+                pr_warn!(
+                    "disk {}: writes that were not flushed may not be durable, errno {}\n",
+                    this.called.as_str(),
+                    -e.to_errno()
+                );
+            }
+        }
         let mut run = this.run.lock();
         this.drop_connections(&mut run);
+        if let Some(flusher) = flusher {
+            flusher.wait_idle();
+        }
         block.resume();
         run.block = None;
         run.welcome = None;

@@ -6,12 +6,17 @@
 //! ranges on one connection, whichever connection wrote them: a commit covers what was visible
 //! before it. Flushes run in rounds, one round of a disk at a time. A flush that comes during a
 //! round waits for the next one, because the round may have taken marks that the flush needs.
+//!
+//! All chunks of a new disk are marked: earlier disks of the export may have left writes that are
+//! visible and not durable. So the first flush covers all that the disk can have read.
 
 use core::{
     mem,
     sync::atomic::{
+        AtomicBool,
         AtomicU32,
-        AtomicU64, //
+        AtomicU64,
+        Ordering, //
     }, //
 };
 use kernel::{
@@ -21,7 +26,11 @@ use kernel::{
         c_void, //
     },
     prelude::*,
-    sync::Arc, //
+    sync::Arc,
+    time::{
+        delay::fsleep,
+        Delta, //
+    }, //
 };
 use kfabric::{
     new_irqlock,
@@ -37,6 +46,7 @@ use kfabric::{
 };
 
 use super::{
+    enable::TIMEOUT_MS,
     one_sided::{
         self,
         DEPTH, //
@@ -76,6 +86,14 @@ struct Rounds {
     failed: Option<Verdict>,
     /// A task posts commits. Others leave this to it.
     busy: bool,
+    /// A task waits for the next round, without a request.
+    asked: bool,
+    /// A task waits for the running round, without a request.
+    awaited: bool,
+    /// How the round of [`Rounds::awaited`] has ended.
+    result: Option<Verdict>,
+    /// Number of commits that have succeeded.
+    done: u64,
 }
 
 /// What the posting task does next.
@@ -94,22 +112,33 @@ pub(super) struct Flusher {
     geometry: Geometry,
     ranges: KVVec<AtomicU32>,
     groups: KVVec<AtomicU64>,
+    /// A write of this disk has completed.
+    touched: AtomicBool,
     #[pin]
     rounds: IrqLock<Rounds>,
 }
 
 impl Flusher {
-    /// Makes the marks of a disk, of which none is set.
-    pub(super) fn new(geometry: Geometry) -> Result<Arc<Self>> {
+    /// Makes the marks of a disk. All are set, unless the disk is read-only: its keys allow no
+    /// commit.
+    ///
+    /// # Errors
+    ///
+    /// - `ENOMEM` if an allocation fails.
+    pub(super) fn new(geometry: Geometry, read_only: bool) -> Result<Arc<Self>> {
         let chunks = usize::try_from(geometry.chunks()).map_err(|_| EINVAL)?;
-        let mut ranges = KVVec::with_capacity(chunks, GFP_KERNEL)?;
+        // 4 MiB for the largest disk.
+        let mut ranges = KVVec::with_capacity(chunks, GFP_KERNEL_ACCOUNT)?;
         for _ in 0..chunks {
-            ranges.push(AtomicU32::new(0), GFP_KERNEL)?;
+            ranges.push(AtomicU32::new(0), GFP_KERNEL_ACCOUNT)?;
         }
         let words = Dirty::groups(chunks);
-        let mut groups = KVVec::with_capacity(words, GFP_KERNEL)?;
+        let mut groups = KVVec::with_capacity(words, GFP_KERNEL_ACCOUNT)?;
         for _ in 0..words {
-            groups.push(AtomicU64::new(0), GFP_KERNEL)?;
+            groups.push(AtomicU64::new(0), GFP_KERNEL_ACCOUNT)?;
+        }
+        if !read_only {
+            Dirty::new(&ranges, &groups).mark_all();
         }
         let rounds = Rounds {
             now: [0; QUEUES_MAX as usize],
@@ -119,12 +148,17 @@ impl Flusher {
             out: 0,
             failed: None,
             busy: false,
+            asked: false,
+            awaited: false,
+            result: None,
+            done: 0,
         };
         Arc::pin_init(
             pin_init!(Self {
                 geometry,
                 ranges,
                 groups,
+                touched: AtomicBool::new(false),
                 rounds <- new_irqlock!(rounds, "kfblk_rounds"),
             }),
             GFP_KERNEL,
@@ -150,6 +184,10 @@ impl Flusher {
     /// Marks a completed write, before its request ends. Context: any.
     pub(super) fn written(&self, range: Range) {
         self.dirty().mark(range);
+        // A read avoids writes to a shared cache line.
+        if !self.touched.load(Ordering::Relaxed) {
+            self.touched.store(true, Ordering::Relaxed);
+        }
     }
 
     /// Records the end of a commit. The caller then calls [`Flusher::go_on`]. Context: any.
@@ -160,8 +198,9 @@ impl Flusher {
         }
         let mut rounds = self.rounds.lock();
         rounds.out = rounds.out.saturating_sub(1);
-        if failed {
-            rounds.failed = Some(verdict);
+        match failed {
+            true => rounds.failed = Some(verdict),
+            false => rounds.done += 1,
         }
     }
 
@@ -180,7 +219,9 @@ impl Flusher {
 
     fn step(&self) -> Step {
         let mut rounds = self.rounds.lock();
-        if !rounds.running && rounds.next.iter().any(|tags| *tags != 0) {
+        let wanted = rounds.asked || rounds.next.iter().any(|tags| *tags != 0);
+        if !rounds.running && wanted {
+            rounds.awaited = mem::take(&mut rounds.asked);
             rounds.now = mem::take(&mut rounds.next);
             rounds.running = true;
             rounds.at = 0;
@@ -194,7 +235,11 @@ impl Flusher {
         }
         if rounds.running && rounds.out == 0 {
             rounds.running = false;
-            return Step::End(rounds.failed.take().unwrap_or(Verdict::Done));
+            let verdict = rounds.failed.take().unwrap_or(Verdict::Done);
+            if mem::take(&mut rounds.awaited) {
+                rounds.result = Some(verdict);
+            }
+            return Step::End(verdict);
         }
         rounds.busy = false;
         Step::Leave
@@ -247,9 +292,53 @@ impl Flusher {
                     for queue in 0..QUEUES_MAX.into() {
                         end(block, queue, self.take_ended(queue), verdict);
                     }
+                    disk.waiter.wake();
                 }
                 Step::Leave => return,
             }
+        }
+    }
+
+    /// Commits what the disk has written and not flushed. Waits as long as commits succeed. May
+    /// sleep. Locking: caller holds `switch`; one caller at a time.
+    ///
+    /// # Errors
+    ///
+    /// - `EIO` if a commit has failed.
+    /// - `ETIMEDOUT` if no commit succeeds for [`TIMEOUT_MS`].
+    /// - `EINTR` if a signal is pending.
+    pub(super) fn commit_rest(&self, disk: &Disk, block: Block) -> Result {
+        if !self.touched.load(Ordering::Relaxed) {
+            return Ok(());
+        }
+        self.rounds.lock().asked = true;
+        self.go_on(disk, block, 0);
+        let mut done = 0;
+        loop {
+            let over = || Ok(self.rounds.lock().result.take());
+            match disk.waiter.until(TIMEOUT_MS, over) {
+                Ok(Verdict::Done) => return Ok(()),
+                Ok(_) => return Err(EIO),
+                Err(e) => {
+                    let now = self.rounds.lock().done;
+                    if e != ETIMEDOUT || now == done {
+                        return Err(e);
+                    }
+                    done = now;
+                }
+            }
+        }
+    }
+
+    /// Waits until no commit is outstanding and no task posts one. The connections are closed. May
+    /// sleep.
+    pub(super) fn wait_idle(&self) {
+        let is_busy = || {
+            let rounds = self.rounds.lock();
+            rounds.running || rounds.asked || rounds.busy
+        };
+        while is_busy() {
+            fsleep(Delta::from_millis(1));
         }
     }
 

@@ -209,6 +209,8 @@ impl Subsystem {
     /// - `EACCES` if the initiator's auth key does not allow its name.
     /// - `EKEYREVOKED` if the initiator is fenced.
     /// - `ENODEV` if the subsystem is not enabled.
+    /// - `EBUSY` if the export is persistent memory that may be written, and another session has a
+    ///   connection. A flush covers the writes of one session.
     /// - `EDQUOT` if the limit of connections is reached: of the initiator, of its address without
     ///   an auth key, or of the subsystem.
     /// - `ESTALE` if a later connection of the initiator's session is admitted.
@@ -249,6 +251,11 @@ impl Subsystem {
         if export.is_persistent() && !hello.commits {
             return Err(errno::eprotonosupport());
         }
+        // A disk flushes its own writes alone, so no other disk may write meanwhile.
+        let alone = export.is_persistent() && !export.is_read_only();
+        if alone && inner.connections.iter().any(|of| of.is_rival(hello)) {
+            return Err(EBUSY);
+        }
         let access = export.access(domain)?;
         let mut stale = KVec::new();
         for other in &inner.connections {
@@ -257,7 +264,8 @@ impl Subsystem {
             }
             // Late writes of a former disk of that name, or of a closing connection, must not
             // overwrite writes of this connection.
-            if other.is_before(hello) || (other.is_of(&hello.client) && other.is_ending()) {
+            let is_late = other.is_ending() && (alone || other.is_of(&hello.client));
+            if other.is_before(hello) || is_late {
                 stale.push(other.clone(), GFP_KERNEL)?;
             }
         }

@@ -114,6 +114,18 @@ impl<'a> Dirty<'a> {
         group.fetch_or(1 << (chunk % GROUP), Ordering::AcqRel);
     }
 
+    /// Marks all chunks. Context: any.
+    pub fn mark_all(self) {
+        for chunk in 0..self.ranges.len() {
+            self.mark(Range {
+                // CAST: Numbers of chunks fit.
+                chunk: chunk as u32,
+                first: 0,
+                last: u8::MAX,
+            });
+        }
+    }
+
     /// Takes the mark of the first marked chunk from `*at` on, and sets `*at` to the chunk behind it.
     /// Returns `None` if no such chunk is marked. Context: any.
     pub fn take(self, at: &mut u32) -> Option<Range> {

@@ -27,6 +27,15 @@ impl Memory {
 }
 
 #[test]
+fn mark_all_marks_whole_chunks() {
+    let memory = Memory::new();
+    memory.dirty().mark_all();
+    let whole = |chunk: usize| Range::of(chunk as u32, 0, 1 << SHIFT, SHIFT);
+    assert_eq!(memory.all(), (0..CHUNKS).map(whole).collect::<Vec<_>>());
+    assert_eq!(memory.all(), []);
+}
+
+#[test]
 fn range_covers_its_bytes_and_ends_with_the_window() {
     let range = Range::of(3, 4095, 2, SHIFT);
     assert_eq!((range.first, range.last), (0, 1));

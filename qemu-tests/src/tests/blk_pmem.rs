@@ -9,7 +9,7 @@ use super::blk::make_fs;
 use super::blk_liar::{hello, stranger, written};
 use super::pmem::{set, Device};
 use crate::disk::{
-    connect, disconnect, disconnect_used, fill, is_filled, kfi, offer, show, wait_state,
+    connect, disconnect, disconnect_used, fill, is_filled, kfi, offer, show, store, wait_state,
     write_filled, Backing, Disk, Loaded, Mounted, MIB, NAME, PORT,
 };
 use crate::harness::guest::until;
@@ -34,6 +34,12 @@ pub const TESTS: &[Test] = &[
     Test::pair("blkpmem.flush_after_lost_connection_commits", lost)
         .seconds(60)
         .on(NETNS | SHM),
+    Test::pair("blkpmem.disconnect_commits_and_next_disk_commits_all", rest)
+        .seconds(30)
+        .on(NETNS | SHM),
+    Test::pair("blkpmem.second_disk_is_refused", second)
+        .seconds(30)
+        .on(NETNS | SHM),
     Test::pair("blkpmem.write_through_many_queues_reads_back", queues)
         .seconds(40)
         .on(NETNS | SHM),
@@ -43,6 +49,9 @@ pub const TESTS: &[Test] = &[
     Test::pair("blkpmem.initiator_without_commits_is_refused", earlier)
         .seconds(30)
         .on(NETNS),
+    Test::pair("blkpmem.unexport_during_writes_frees_device", unexported)
+        .seconds(60)
+        .on(NETNS | SHM),
     Test::pair("blkpmem.device_unbound_during_writes_ends_export", unbound)
         .seconds(60)
         .on(NETNS | SHM),
@@ -192,6 +201,11 @@ fn count() -> Result<u64> {
     Ok(number.parse()?)
 }
 
+/// Returns the number of chunks of a disk.
+fn chunks(disk: &Disk) -> u64 {
+    disk.size.div_ceil(MIB) as u64
+}
+
 /// A disk whose writes are durable when they complete.
 fn through(path: &Path, size: usize) -> Result<Disk> {
     let file = File::options()
@@ -210,7 +224,10 @@ fn commits(ctx: &mut Ctx) -> Result<()> {
         }
         let disk = Disk::open(path)?;
         let map = Map::anon(MIB)?;
+        ensure!(count()? == 0, "a commit without a flush");
+        disk.file.sync_all()?;
         let before = count()?;
+        ensure!(before == chunks(&disk), "the first flush: {before} commits");
         for at in [0, 3 * MIB + 4096] {
             write_filled(&disk, &map, at, MIB, 4)?;
         }
@@ -282,6 +299,7 @@ fn lost(ctx: &mut Ctx) -> Result<()> {
     };
     let client = |ctx: &mut Ctx, path: &Path| {
         let disk = Disk::open(path)?;
+        disk.file.sync_all()?;
         let before = count()?;
         write_filled(&disk, &Map::anon(MIB)?, 0, MIB, 6)?;
         ctx.barrier("written")?;
@@ -299,6 +317,59 @@ fn lost(ctx: &mut Ctx) -> Result<()> {
     with(ctx, &options, target, client, |nvdimm| {
         is_filled(&nvdimm.contents()?[..MIB], 0, 6)
     })
+}
+
+/// The end of a disk commits its writes. The first flush of a disk commits all that earlier disks
+/// have written, also if they did not end in order.
+fn rest(ctx: &mut Ctx) -> Result<()> {
+    let client = |_: &mut Ctx, path: &Path| {
+        let all = {
+            let disk = Disk::open(path)?;
+            write_filled(&disk, &Map::anon(MIB)?, 0, MIB, 9)?;
+            chunks(&disk)
+        };
+        ensure!(count()? == 0, "a commit without a flush");
+        store("disks", NAME, "enable", "0")?;
+        ensure!(count()? == all, "the end: {} commits", count()?);
+        store("disks", NAME, "enable", "1")?;
+        let path = PathBuf::from(format!("/dev/{}", show("disks", NAME, "device")?.trim()));
+        until("the device's file", WAIT, || {
+            Ok(path.exists().then_some(()))
+        })?;
+        Disk::open(&path)?.file.sync_all()?;
+        ensure!(count()? == 2 * all, "the first flush: {} commits", count()?);
+        store("disks", NAME, "enable", "0")?;
+        ensure!(count()? == 2 * all, "a commit without a write");
+        Ok(())
+    };
+    with(
+        ctx,
+        &[],
+        |_, _| Ok(()),
+        client,
+        |nvdimm| is_filled(&nvdimm.contents()?[..MIB], 0, 9),
+    )
+}
+
+/// A flush covers the writes of one disk, so there is one at a time.
+fn second(ctx: &mut Ctx) -> Result<()> {
+    const OTHER: &str = "other";
+    let client = |ctx: &mut Ctx, path: &Path| {
+        match connect(ctx, OTHER, &[]) {
+            Ok(_) => bail!("a second disk is connected"),
+            Err(e) => {
+                let busy = format!("(os error {})", libc::EBUSY);
+                ensure!(format!("{e:#}").contains(&busy), "{e:#}");
+            }
+        }
+        write_filled(&Disk::open(path)?, &Map::anon(MIB)?, 0, MIB, 3)?;
+        disconnect(NAME)?;
+        let path = connect(ctx, OTHER, &[])?;
+        is_filled(&Disk::open(&path)?.contents()?[..MIB], 0, 3)?;
+        disconnect(OTHER)?;
+        connect(ctx, NAME, &[]).map(drop)
+    };
+    with(ctx, &[], |_, _| Ok(()), client, |_| Ok(()))
 }
 
 /// Several threads write and flush, each its own part.
@@ -420,6 +491,61 @@ fn earlier(ctx: &mut Ctx) -> Result<()> {
     loaded.end(ctx)
 }
 
+/// Returns a thread that writes and flushes until an error, which it returns. Commits have
+/// succeeded.
+fn writer(path: &Path) -> Result<std::thread::JoinHandle<std::io::Error>> {
+    let disk = Disk::open(path)?;
+    let map = Map::anon(MIB)?;
+    let before = count()?;
+    let writer = std::thread::spawn(move || loop {
+        for at in (0..16 * MIB).step_by(MIB) {
+            if let Err(e) = disk
+                .write(at, &map, MIB)
+                .and_then(|()| disk.file.sync_all())
+            {
+                return e;
+            }
+        }
+    });
+    until("the first commits", WAIT, || {
+        Ok((count()? > before).then_some(()))
+    })?;
+    Ok(writer)
+}
+
+/// The export is removed while a disk writes: its device is free at once.
+fn unexported(ctx: &mut Ctx) -> Result<()> {
+    let loaded = Loaded::new(ctx)?;
+    if ctx.first() {
+        let nvdimm = Nvdimm::make()?;
+        export(ctx, &nvdimm.path())?;
+        ctx.barrier("exported")?;
+        ctx.barrier("writing")?;
+        kfi(&["unexport", NAME])?;
+        let open = || {
+            let mut options = File::options();
+            options.read(true).custom_flags(libc::O_EXCL);
+            options.open(nvdimm.path())
+        };
+        until("the free device", WAIT, || Ok(open().ok()))?;
+        ctx.barrier("unexported")?;
+        ctx.barrier("failed")?;
+        nvdimm.end()?;
+        return loaded.end(ctx);
+    }
+    ctx.barrier("exported")?;
+    let options = ["--ctrl-loss-tmo", "3", "--reconnect-delay", "1"];
+    let path = connect(ctx, NAME, &options)?;
+    let writer = writer(&path)?;
+    ctx.barrier("writing")?;
+    ctx.barrier("unexported")?;
+    let e = writer.join().map_err(|_| anyhow::anyhow!("it panicked"))?;
+    ensure!(e.raw_os_error() == Some(libc::EIO), "{e}");
+    disconnect_used(NAME)?;
+    ctx.barrier("failed")?;
+    loaded.end(ctx)
+}
+
 /// The device's driver is unbound: the export ends, the unbinding returns, and writes fail.
 fn unbound(ctx: &mut Ctx) -> Result<()> {
     let loaded = Loaded::new(ctx)?;
@@ -443,24 +569,7 @@ fn unbound(ctx: &mut Ctx) -> Result<()> {
     ctx.barrier("exported")?;
     let options = ["--ctrl-loss-tmo", "3", "--reconnect-delay", "1"];
     let path = connect(ctx, NAME, &options)?;
-    let writer = std::thread::spawn({
-        let disk = Disk::open(&path)?;
-        let map = Map::anon(MIB)?;
-        move || loop {
-            for at in (0..16 * MIB).step_by(MIB) {
-                if let Err(e) = disk
-                    .write(at, &map, MIB)
-                    .and_then(|()| disk.file.sync_all())
-                {
-                    return e;
-                }
-            }
-        }
-    });
-    let before = count()?;
-    until("the first commits", WAIT, || {
-        Ok((count()? > before).then_some(()))
-    })?;
+    let writer = writer(&path)?;
     ctx.barrier("writing")?;
     ctx.barrier("unbound")?;
     let e = writer.join().map_err(|_| anyhow::anyhow!("it panicked"))?;

@@ -78,6 +78,12 @@ impl Connection {
         earlier || self.is_former(hello)
     }
 
+    /// Returns whether this connection is another session's than that of `hello`, and will not be
+    /// closed or replaced.
+    pub(in crate::export) fn is_rival(&self, hello: &Hello) -> bool {
+        self.later(hello).is_none() && self.counts(hello) && !self.is_ending()
+    }
+
     /// Returns whether this connection belongs to a later epoch than `hello`.
     pub(in crate::export) fn is_behind(&self, hello: &Hello) -> bool {
         self.later(hello).is_some_and(|later| later < 0)
