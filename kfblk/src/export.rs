@@ -19,6 +19,8 @@ use kernel::{
     sync::Arc, //
 };
 
+pub(crate) use pmem::live as open_devices;
+
 use crate::sys;
 
 /// Random number, drawn at each load of the module.

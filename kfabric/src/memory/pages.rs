@@ -112,7 +112,9 @@ impl Drop for Block {
     }
 }
 
-/// Keeper of pages of the kernel. Dropped when no region uses the pages any more.
+/// Keeper of pages of the kernel. Dropped when no region uses the pages any more, in process context:
+/// a provider may drop its reference after the close of the region, by any task. The lender's module
+/// must not unload before the drop.
 pub trait Lender: Send + Sync {}
 
 /// Pages, as contiguous runs in the order of the memory they make up.
@@ -333,7 +335,7 @@ impl Memory {
     }
 
     /// Uses `len` bytes of the kernel's memory, which `lender` keeps, from byte `first` of the
-    /// first page.
+    /// first page. The drop of `lender` may come late; see [`Lender`].
     ///
     /// # Errors
     ///
