@@ -61,7 +61,7 @@ static const struct dax_holder_operations kfblk_pmem_ops = {
 
 /*
  * Opens a block device exclusively. Returns an error pointer: -EOPNOTSUPP if it has no DAX device,
- * or another user has that device.
+ * if another user has that device, or if the block device is stacked.
  */
 struct kfblk_pmem *kfblk_pmem_open(const char *path, bool write)
 {
@@ -79,20 +79,30 @@ struct kfblk_pmem *kfblk_pmem_open(const char *path, bool write)
 		goto out_free;
 	}
 	bdev = file_bdev(of->file);
+	/*
+	 * A stacked device (dm) passes the memory of lower devices on, without their notifications,
+	 * and can move its blocks to other memory. It has no parent; a driver's device has.
+	 */
+	if (!disk_to_dev(bdev->bd_disk)->parent) {
+		ret = -EOPNOTSUPP;
+		goto out_close;
+	}
 	of->size = bdev_nr_bytes(bdev);
 	/* Peers neither see nor update the page cache of the block device. */
 	ret = sync_blockdev(bdev);
 	if (ret)
 		goto out_close;
 	invalidate_bdev(bdev);
+	/* One hold of the lock: a failure from the first call on finds the entry. */
+	mutex_lock(&kfblk_pmem_lock);
 	of->dax = fs_dax_get_by_bdev(bdev, &of->start, of, &kfblk_pmem_ops);
+	if (of->dax)
+		list_add(&of->list, &kfblk_pmems);
+	mutex_unlock(&kfblk_pmem_lock);
 	if (!of->dax) {
 		ret = -EOPNOTSUPP;
 		goto out_close;
 	}
-	mutex_lock(&kfblk_pmem_lock);
-	list_add(&of->list, &kfblk_pmems);
-	mutex_unlock(&kfblk_pmem_lock);
 	return of;
 
 out_close:
