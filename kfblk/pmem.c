@@ -134,7 +134,7 @@ struct file *kfblk_pmem_file(struct kfblk_pmem *of)
 /*
  * Returns page @index, and in @count the number of pages from there on that are contiguous, at most
  * @most. Returns an error pointer:
- * - -EIO if the page has a known bad block;
+ * - -EHWPOISON if the page has a known bad block;
  * - -ENODEV if the device is being removed;
  * - -EOPNOTSUPP if the memory has no pages, or belongs to several devices.
  */
@@ -142,23 +142,26 @@ struct page *kfblk_pmem_pages(struct kfblk_pmem *of, u64 index, u64 most, u64 *c
 {
 	struct dev_pagemap *map = NULL;
 	unsigned long pfn;
+	bool pages = false;
 	long ret;
 	int id;
 
 	id = dax_read_lock();
 	ret = dax_direct_access(of->dax, PHYS_PFN(of->start) + index, min_t(u64, most, INT_MAX),
 				DAX_ACCESS, NULL, &pfn);
-	if (ret > 0)
-		map = get_dev_pagemap(pfn);
+	if (ret > 0) {
+		pages = pfn_valid(pfn) && is_zone_device_page(pfn_to_page(pfn));
+		map = pages ? get_dev_pagemap(pfn) : NULL;
+	}
 	dax_read_unlock(id);
-	if (ret == -EHWPOISON)
-		return ERR_PTR(-EIO);
 	if (ret == -ENXIO)
 		return ERR_PTR(-ENODEV);
 	if (ret < 0)
 		return ERR_PTR(ret);
+	if (!ret)
+		return ERR_PTR(-EIO);
 	if (!map)
-		return ERR_PTR(-EOPNOTSUPP);
+		return ERR_PTR(pages ? -ENODEV : -EOPNOTSUPP);
 	if (!of->map) {
 		of->map = map;
 	} else {
@@ -168,7 +171,8 @@ struct page *kfblk_pmem_pages(struct kfblk_pmem *of, u64 index, u64 most, u64 *c
 		if (!same)
 			return ERR_PTR(-EOPNOTSUPP);
 	}
-	*count = ret;
+	/* A driver may return more pages than were asked for. */
+	*count = min_t(u64, ret, most);
 	return pfn_to_page(pfn);
 }
 

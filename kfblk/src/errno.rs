@@ -24,6 +24,12 @@ pub(crate) fn eprotonosupport() -> Error {
     Error::from_errno(-(bindings::EPROTONOSUPPORT as i32))
 }
 
+/// Returns `EHWPOISON`: memory has a known bad block.
+pub(crate) fn ehwpoison() -> Error {
+    // CAST: An errno is a small number.
+    Error::from_errno(-(bindings::EHWPOISON as i32))
+}
+
 /// Returns `EREMOTEIO`; see `kfblk_rs_send()`.
 pub(crate) fn eremoteio() -> Error {
     // CAST: An errno is a small number.

@@ -64,6 +64,15 @@ const BLOCK_SHIFT: u32 = 9;
 /// Pages that are allocated at a stretch.
 const STRETCH: usize = 256;
 
+/// Returns the geometry of `capacity` bytes of memory.
+pub(super) fn geometry(capacity: u64, block_shift: u32) -> Geometry {
+    Geometry {
+        capacity,
+        block_shift,
+        chunk_shift: CHUNK_SHIFT,
+    }
+}
+
 /// The exported memory, registered with a domain.
 pub(super) struct Registration {
     domain: Arc<Domain>,
@@ -77,8 +86,7 @@ pub(super) struct MemoryExport {
     memory: Arc<Memory>,
     /// The block device of persistent memory.
     device: Option<Watched>,
-    size: u64,
-    block_shift: u32,
+    geometry: Geometry,
     read_only: bool,
 }
 
@@ -125,8 +133,7 @@ impl MemoryExport {
             registrations: KVec::new(),
             memory: pages(size)?,
             device: None,
-            size,
-            block_shift: BLOCK_SHIFT,
+            geometry: geometry(size, BLOCK_SHIFT),
             read_only,
         })
     }
@@ -136,21 +143,17 @@ impl MemoryExport {
     /// # Errors
     ///
     /// - `EOPNOTSUPP` if a processor cannot make stores to the memory durable.
-    /// - `EINVAL` if the device is too large, or its blocks are.
     pub(super) fn of_device(opened: Opened) -> Result<Self> {
         if !opened.memory.persistence().is_durable_by_cpu() {
             return Err(errno::eopnotsupp());
         }
-        let export = Self {
+        Ok(Self {
             registrations: KVec::new(),
             memory: opened.memory,
             device: Some(opened.device),
-            size: opened.size,
-            block_shift: opened.block_shift,
+            geometry: opened.geometry,
             read_only: opened.read_only,
-        };
-        export.geometry().check().map_err(|_| EINVAL)?;
-        Ok(export)
+        })
     }
 
     /// Returns whether writes are durable only after a commit.
@@ -190,11 +193,7 @@ impl Backing for MemoryExport {
     }
 
     fn geometry(&self) -> Geometry {
-        Geometry {
-            capacity: self.size,
-            block_shift: self.block_shift,
-            chunk_shift: CHUNK_SHIFT,
-        }
+        self.geometry
     }
 
     fn is_read_only(&self) -> bool {

@@ -21,12 +21,18 @@ use kernel::{
     str::CStr,
     sync::Arc, //
 };
-use kfabric::memory::{
-    Lender,
-    Memory, //
+use kfabric::{
+    memory::{
+        Lender,
+        Memory, //
+    },
+    pure::blk::Geometry, //
 };
 
-use super::subsystem::Subsystem;
+use super::{
+    memory::geometry,
+    subsystem::Subsystem, //
+};
 use crate::sys;
 
 /// Pages that are looked at before the task reschedules.
@@ -70,8 +76,9 @@ struct Device(
 
 // SAFETY: The C object can be used by any thread.
 unsafe impl Send for Device {}
-// SAFETY: Several threads use the C object only through functions that lock; `Pages` has the object
-// alone.
+// SAFETY: Several threads use the C object only through `kfblk_pmem_watch`, which locks, and
+// `kfblk_pmem_has_failed`, which reads one flag. All else is called by the task that opens the
+// device, before other threads have it, or closes it.
 unsafe impl Sync for Device {}
 
 impl Lender for Device {}
@@ -133,10 +140,7 @@ pub(super) struct Watched(Arc<Device>);
 pub(super) struct Opened {
     pub(super) device: Watched,
     pub(super) memory: Arc<Memory>,
-    /// Bytes.
-    pub(super) size: u64,
-    /// Base-2 logarithm of the block size in bytes.
-    pub(super) block_shift: u32,
+    pub(super) geometry: Geometry,
     pub(super) read_only: bool,
 }
 
@@ -147,8 +151,11 @@ impl Watched {
     ///
     /// - `EBUSY` if another holder has the device.
     /// - `ENOTBLK` if the path names no block device.
-    /// - `EOPNOTSUPP` if the device has no memory with pages, or another user has its DAX device.
-    /// - `EIO` if memory of the device has failed: it has a known bad block.
+    /// - `EOPNOTSUPP` if the device has no memory with pages, another user has its DAX device, or the
+    ///   device is stacked.
+    /// - `EINVAL` if the device is too large, or its blocks are.
+    /// - `EHWPOISON` if the device has a known bad block.
+    /// - `EIO` if memory of the device has failed meanwhile.
     /// - `ENODEV` if the device is being removed.
     /// - `EINTR` if the task is being killed.
     pub(super) fn open(path: &CStr, read_only: bool, subsystem: &Arc<Subsystem>) -> Result<Opened> {
@@ -164,6 +171,9 @@ impl Watched {
             sys::kfblk_bdev_looks(file, &mut looks);
             sys::kfblk_bdev_capacity(file)
         };
+        let geometry = geometry(size, looks.block_size.trailing_zeros());
+        // Before the look at each page.
+        geometry.check().map_err(|_| EINVAL)?;
         let len = usize::try_from(size).map_err(|_| EINVAL)?;
         let pages = Pages {
             device: &device,
@@ -186,8 +196,7 @@ impl Watched {
         Ok(Opened {
             device,
             memory,
-            size,
-            block_shift: looks.block_size.trailing_zeros(),
+            geometry,
             read_only: read_only || looks.read_only,
         })
     }

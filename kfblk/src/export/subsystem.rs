@@ -456,17 +456,21 @@ impl Subsystem {
     ///
     /// # Errors
     ///
+    /// - `EIO` if the device has a known bad block.
     /// - Errors of [`Watched::open`] and of [`MemoryExport::of_device`].
     fn open_pmem(this: &Arc<Self>, path: &CStr, read_only: bool) -> Result<MemoryExport> {
         let opened = Watched::open(path, read_only, this);
         let export = opened.and_then(MemoryExport::of_device);
         let (name, path) = (this.name.as_str(), path.to_str().unwrap_or_default());
-        match &export {
-            Err(e) if *e == errno::eopnotsupp() => pr_warn!(
+        match export {
+            Err(e) if e == errno::ehwpoison() => {
+                pr_warn!("export {name}: {path} has bad blocks\n");
+                return Err(EIO);
+            }
+            Err(e) if e == errno::eopnotsupp() => pr_warn!(
                 "export {name}: {path} is not persistent memory that processors can make durable; \
                  export it as a block device\n"
             ),
-            Err(e) if *e == EIO => pr_warn!("export {name}: {path} has bad blocks\n"),
             _ => {}
         }
         export
