@@ -45,6 +45,8 @@ struct kfblk_disk {
 	struct delayed_work fast_fail;
 	/* Calls kfblk_rs_look(), which queues the disk's work. */
 	struct delayed_work look;
+	/* Number of commits of ranges that have succeeded. */
+	atomic_long_t progress;
 	/* fast_fail has run: requests fail while there is no connection. */
 	bool failing;
 	/* One reference of the tag set's owner, one of the gendisk. */
@@ -55,6 +57,8 @@ struct kfblk_pdu {
 	u32 tries;
 	enum kfblk_verdict verdict;
 	blk_status_t status;
+	/* Of a flush: the disk's progress at the start, or at the last expiry. */
+	long progress;
 	struct kfblk_piece pieces[KFBLK_SEGMENTS];
 };
 
@@ -138,6 +142,16 @@ static int kfblk_send(struct blk_mq_hw_ctx *hctx, struct request *rq)
 	return kfblk_rs_send(disk->owner, hctx->queue_num, rq->tag, &order);
 }
 
+/* Passes a flush of persistent memory on. */
+static int kfblk_flush(struct blk_mq_hw_ctx *hctx, struct request *rq)
+{
+	struct kfblk_disk *disk = hctx->queue->queuedata;
+	struct kfblk_pdu *pdu = blk_mq_rq_to_pdu(rq);
+
+	pdu->progress = atomic_long_read(&disk->progress);
+	return kfblk_rs_flush(disk->owner, hctx->queue_num, rq->tag);
+}
+
 struct kfblk_counts __percpu *kfblk_counts_new(u32 queues)
 {
 	return __alloc_percpu(queues * sizeof(struct kfblk_counts),
@@ -182,6 +196,7 @@ void kfblk_disk_add_commits(struct kfblk_disk *disk, u32 queue, u32 count)
 	struct kfblk_counts __percpu *counts = disk->counts + queue;
 
 	this_cpu_add(counts->commits, count);
+	atomic_long_add(count, &disk->progress);
 }
 
 /* Counts a completed request, and ends it. */
@@ -294,7 +309,7 @@ static blk_status_t kfblk_queue_rq(struct blk_mq_hw_ctx *hctx, const struct blk_
 	if (disk->device)
 		ret = kfblk_send(hctx, rq);
 	else if (!moves)
-		ret = kfblk_rs_flush(disk->owner, hctx->queue_num, rq->tag);
+		ret = kfblk_flush(hctx, rq);
 	else
 		ret = kfblk_rs_queue(disk->owner, hctx->queue_num, rq->tag,
 				     req_op(rq) == REQ_OP_WRITE,
@@ -370,7 +385,17 @@ static void kfblk_complete(struct request *rq)
 static enum blk_eh_timer_return kfblk_timeout(struct request *rq)
 {
 	struct kfblk_disk *disk = rq->q->queuedata;
+	struct kfblk_pdu *pdu = blk_mq_rq_to_pdu(rq);
 
+	/* The flush of a large disk takes long. It is late only if no commit succeeds. */
+	if (disk->commits && req_op(rq) == REQ_OP_FLUSH) {
+		long now = atomic_long_read(&disk->progress);
+
+		if (now != pdu->progress) {
+			pdu->progress = now;
+			return BLK_EH_RESET_TIMER;
+		}
+	}
 	/* Ends the connection, which then ends the request. */
 	kfblk_rs_timeout(disk->owner);
 	return BLK_EH_RESET_TIMER;
