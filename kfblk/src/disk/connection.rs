@@ -129,6 +129,30 @@ impl Conversation<'_> {
         Ok(self.msg_buf.came(len, answer))
     }
 
+    /// Waits until the only outstanding operation, which has this context, completes.
+    ///
+    /// # Errors
+    ///
+    /// - The errno of the operation.
+    /// - `ETIMEDOUT` if the operation takes too long.
+    /// - `EPROTO` if another operation completes.
+    /// - Errors of `go_on`.
+    pub(super) fn wait(&self, context: u64) -> Result {
+        let err = self.waiter.until(PATIENCE_MS, || {
+            (self.go_on)(self.waiter)?;
+            let mut entries = [CqEntry::default(); 1];
+            match self.cq.read(&mut entries) {
+                0 => Ok(None),
+                _ if entries[0].context != context => Err(errno::eproto()),
+                _ => Ok(Some(entries[0].err)),
+            }
+        })?;
+        match err {
+            0 => Ok(()),
+            err => Err(failed(err)),
+        }
+    }
+
     /// Sends the hello. Returns the target's answer.
     ///
     /// # Errors

@@ -36,6 +36,7 @@ use kfabric::{
         Welcome,
         MESSAGE_MAX,
         PERSISTENT,
+        READ_ONLY,
         TABLE_MAX, //
     },
     uapi::{
@@ -79,6 +80,8 @@ use crate::{
 pub(super) const DEPTH: u32 = 128;
 /// Work requests per operation, at most.
 const PARTS: u32 = 4;
+/// Places of the send queue for all requests and commits of a queue.
+const TX_SIZE: u32 = DEPTH * PARTS + COMMITS;
 
 /// Context of an operation: bits of a request's tag.
 const TAG: u64 = 0xff;
@@ -152,7 +155,7 @@ impl Protocol for OneSided {
 
     fn sizes(limits: &DomainAttr) -> (u32, EpAttr) {
         let attr = EpAttr {
-            tx_size: (DEPTH * PARTS + COMMITS).min(limits.max_tx_size),
+            tx_size: TX_SIZE.min(limits.max_tx_size),
             rx_size: 4,
             iov_limit: limits.iov_limit,
             ..EpAttr::default()
@@ -166,7 +169,11 @@ impl Protocol for OneSided {
         }
         let limits = talk.ep.domain().attr();
         let reaches = limits.durable != KFI_REACH_NO && limits.visible != KFI_REACH_NO;
-        if welcome.flags & PERSISTENT != 0 && !reaches {
+        // With enough places for all requests, a commit is never refused because the queue is full,
+        // unless other commits are outstanding.
+        let fits = limits.max_tx_size >= TX_SIZE;
+        let persistent = welcome.flags & PERSISTENT != 0;
+        if persistent && !(reaches && fits) {
             return Err(errno::eopnotsupp());
         }
         let geometry = welcome.geometry;
@@ -186,6 +193,11 @@ impl Protocol for OneSided {
             if keys.len() < chunks && keys.len() % TABLE_MAX != 0 {
                 return Err(errno::eproto());
             }
+        }
+        if persistent && welcome.flags & READ_ONLY == 0 {
+            // The first flush must not be the first to find out that the target cannot commit.
+            let entry = keys.first().ok_or_else(errno::eproto)?;
+            talk.commit(entry, 1 << geometry.block_shift)?;
         }
         Ok(Self {
             geometry,
@@ -325,18 +337,38 @@ impl Connection<OneSided> {
     pub(super) fn commit(&self, range: Range, at: u64, len: u64) -> Result {
         // CAST: A `u32` fits. The keys of all chunks are in memory.
         let entry = self.protocol().keys.get(range.chunk as usize).ok_or(EIO)?;
-        let post = Post {
-            kind: OpKind::Commit,
-            flags: 0,
-            context: COMMIT | range.pack() << RANGE_SHIFT,
-            data: 0,
-            remote_addr: entry.addr.wrapping_add(at),
-            key: entry.key,
-            inject: &[],
-            atomic: None,
-            segs: LocalMem::default(),
-        };
-        self.ep().commit(post, len, false)
+        let context = COMMIT | range.pack() << RANGE_SHIFT;
+        self.ep()
+            .commit(post_of_commit(entry, at, context), len, false)
+    }
+}
+
+/// Returns the commit of memory from byte `at` of a chunk on.
+fn post_of_commit(entry: &Entry, at: u64, context: u64) -> Post<'static> {
+    Post {
+        kind: OpKind::Commit,
+        flags: 0,
+        context,
+        data: 0,
+        remote_addr: entry.addr.wrapping_add(at),
+        key: entry.key,
+        inject: &[],
+        atomic: None,
+        segs: LocalMem::default(),
+    }
+}
+
+impl Conversation<'_> {
+    /// Commits the first `len` bytes of a chunk, and waits for the end.
+    ///
+    /// # Errors
+    ///
+    /// - The errno of the commit.
+    /// - Errors of [`Conversation::wait`].
+    fn commit(&self, entry: &Entry, len: u64) -> Result {
+        self.ep
+            .commit(post_of_commit(entry, 0, COMMIT), len, false)?;
+        self.wait(COMMIT)
     }
 }
 
