@@ -416,6 +416,10 @@ impl Welcome {
             return Err(Broken::Message);
         }
         let (status, flags) = (reader.u32()?, reader.u32()?);
+        let both = DEVICE | PERSISTENT;
+        if flags & !(READ_ONLY | both) != 0 || flags & both == both {
+            return Err(Broken::Message);
+        }
         let mut welcome = Self {
             status,
             flags: flags & !DEVICE,

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 use kfabric_pure::blk::{
     believes, next, read_table, write_table, Broken, Entry, Geometry, Hello, Name, Next, Question,
-    Welcome, KEYS_MAX, MESSAGE_MAX, QUESTION_MAX, QUEUES_MAX, READ_ONLY, REVOKED, TABLE_MAX,
+    Welcome, KEYS_MAX, MESSAGE_MAX, PERSISTENT, QUESTION_MAX, QUEUES_MAX, READ_ONLY, REVOKED,
+    TABLE_MAX,
 };
 use proptest::prelude::*;
 
@@ -189,6 +190,27 @@ fn disks_that_cannot_be() {
         };
         let len = welcome.write(&mut message).unwrap();
         assert_eq!(Welcome::read(&message[..len]), Err(Broken::Geometry));
+    }
+}
+
+#[test]
+fn welcome_with_unknown_or_contradictory_flags_is_refused() {
+    // The number of a block-backed disk's flag, which this module writes by itself.
+    const DEVICE: u32 = 2;
+    for (flags, good) in [
+        (READ_ONLY, true),
+        (PERSISTENT, true),
+        (PERSISTENT | READ_ONLY, true),
+        (PERSISTENT | DEVICE, false),
+        (8, false),
+        (1 << 31, false),
+    ] {
+        let mut message = [0; MESSAGE_MAX];
+        let len = Welcome::refusal(1).write(&mut message).unwrap();
+        // The flags follow the head and the status.
+        message[12..16].copy_from_slice(&flags.to_le_bytes());
+        let read = Welcome::read(&message[..len]);
+        assert_eq!(read.is_ok(), good, "{flags}: {read:?}");
     }
 }
 
