@@ -393,7 +393,8 @@ fn list(json: bool) -> Result<()> {
         let complete = [a, b, c];
         exports.push(Export {
             device: get(&at, "device_path")?,
-            pmem: get(&at, "attr_pmem")? == "1",
+            // An earlier module has no such attribute.
+            pmem: at.join("attr_pmem").exists() && get(&at, "attr_pmem")? == "1",
             size: get(&at, "attr_size")?.parse().unwrap_or(0),
             read_only: get(&at, "attr_read_only")? == "1",
             enabled: get(&at, "enable")? == "1",
