@@ -159,9 +159,10 @@ impl Endpoint {
         self.post_as(post, None, true)
     }
 
-    /// Posts a commit: makes earlier writes of this endpoint to `len` bytes of the peer's memory
-    /// durable, and bytes that its earlier reads have returned from there. `post` has the kind
-    /// [`OpKind::Commit`] and no memory. Context: any; if `may_sleep`, a task that holds no lock.
+    /// Posts a commit: makes `len` bytes of the peer's memory durable. These are earlier writes of
+    /// this endpoint, bytes that its earlier reads have returned, and bytes that any endpoint has
+    /// written and that were visible before the post. `post` has the kind [`OpKind::Commit`] and no
+    /// memory. Context: any; if `may_sleep`, a task that holds no lock.
     ///
     /// # Errors
     ///
