@@ -18,6 +18,7 @@ use kfabric::{
 
 use super::{
     flush::Flusher,
+    one_sided::DEPTH_WITH_COMMITS,
     protocol::Kind,
     settings::default_queues,
     Disk,
@@ -96,7 +97,11 @@ impl Disk {
             chunk: 1 << chunk_shift.min(30),
             piece: run.piece,
             queues: queues.into(),
-            depth: properties.depth,
+            depth: if commits {
+                DEPTH_WITH_COMMITS
+            } else {
+                properties.depth
+            },
             timeout_ms: TIMEOUT_MS,
             physical: limits.physical,
             io_min: limits.io_min,

@@ -80,8 +80,12 @@ use crate::{
 pub(super) const DEPTH: u32 = 128;
 /// Work requests per operation, at most.
 const PARTS: u32 = 4;
-/// Places of the send queue for all requests and commits of a queue.
-const TX_SIZE: u32 = DEPTH * PARTS + COMMITS;
+/// Places of the send queue. A power of two: a larger queue may take twice the memory of a device.
+const TX_SIZE: u32 = DEPTH * PARTS;
+/// Requests per queue of a disk on persistent memory. Its commits use the places of the others.
+pub(super) const DEPTH_WITH_COMMITS: u32 = DEPTH - COMMITS.div_ceil(PARTS);
+
+const _: () = assert!(DEPTH_WITH_COMMITS * PARTS + COMMITS <= TX_SIZE && TX_SIZE.is_power_of_two());
 
 /// Context of an operation: bits of a request's tag.
 const TAG: u64 = 0xff;

@@ -222,6 +222,9 @@ fn commits(ctx: &mut Ctx) -> Result<()> {
             let got = fs::read_to_string(format!("/sys/block/{name}/queue/{what}"))?;
             ensure!(got.trim() == want, "{what}: {got}");
         }
+        // The 16 commits of a queue take the places of four requests.
+        let tags = fs::read_to_string(format!("/sys/block/{name}/mq/0/nr_tags"))?;
+        ensure!(tags.trim() == "124", "{tags} requests per queue");
         let disk = Disk::open(path)?;
         let map = Map::anon(MIB)?;
         ensure!(count()? == 0, "a commit without a flush");
