@@ -12,6 +12,7 @@
 
 use core::{
     mem,
+    mem::ManuallyDrop,
     sync::atomic::{
         AtomicBool,
         AtomicU32,
@@ -25,11 +26,17 @@ use kernel::{
         c_int,
         c_void, //
     },
+    impl_has_work,
+    new_work,
     prelude::*,
     sync::Arc,
     time::{
         delay::fsleep,
         Delta, //
+    },
+    workqueue::{
+        Work,
+        WorkItem, //
     }, //
 };
 use kfabric::{
@@ -65,6 +72,9 @@ use crate::{
 
 /// Commits of a disk that are outstanding at once, at most.
 pub(super) const COMMITS: u32 = 16;
+/// Steps of a task that posts commits, before a work item continues. Commits of few bytes complete in
+/// the post over kshm, so a task without a limit would post those of all chunks.
+const TURN: u32 = 2 * COMMITS;
 
 /// Tags of flush requests, by queue: a bit for each tag.
 type Tags = [u128; QUEUES_MAX as usize];
@@ -84,8 +94,10 @@ struct Rounds {
     out: u32,
     /// How the round's flushes end, if a commit has failed.
     failed: Option<Verdict>,
-    /// A task posts commits. Others leave this to it.
+    /// A task posts commits, or the work item will. Others leave this to it.
     busy: bool,
+    /// References for the queued work item.
+    later: Option<Later>,
     /// A task waits for the next round, without a request.
     asked: bool,
     /// A task waits for the running round, without a request.
@@ -106,6 +118,13 @@ enum Step {
     Leave,
 }
 
+/// References for posting commits, and the queue whose connection posts them.
+struct Later {
+    disk: Arc<Disk>,
+    block: Block,
+    queue: u32,
+}
+
 /// The marks and rounds of a disk.
 #[pin_data]
 pub(super) struct Flusher {
@@ -116,6 +135,23 @@ pub(super) struct Flusher {
     touched: AtomicBool,
     #[pin]
     rounds: IrqLock<Rounds>,
+    #[pin]
+    work: Work<Flusher>,
+}
+
+impl_has_work! {
+    impl HasWork<Self> for Flusher { self.work }
+}
+
+impl WorkItem for Flusher {
+    type Pointer = Arc<Flusher>;
+
+    fn run(this: Arc<Flusher>) {
+        let later = this.rounds.lock().later.take();
+        if let Some(Later { disk, block, queue }) = later {
+            this.turn(&disk, block, queue);
+        }
+    }
 }
 
 impl Flusher {
@@ -148,6 +184,7 @@ impl Flusher {
             out: 0,
             failed: None,
             busy: false,
+            later: None,
             asked: false,
             awaited: false,
             result: None,
@@ -160,6 +197,7 @@ impl Flusher {
                 groups,
                 touched: AtomicBool::new(false),
                 rounds <- new_irqlock!(rounds, "kfblk_rounds"),
+                work <- new_work!("Flusher::work"),
             }),
             GFP_KERNEL,
         )
@@ -275,11 +313,16 @@ impl Flusher {
 
     /// Posts commits of the running round, and ends rounds. Returns when completions must come first.
     /// Context: any. Locking: caller holds no lock of the disk.
-    pub(super) fn go_on(&self, disk: &Disk, block: Block, queue: u32) {
-        if !self.begin() {
-            return;
+    pub(super) fn go_on(self: &Arc<Self>, disk: &Arc<Disk>, block: Block, queue: u32) {
+        if self.begin() {
+            self.turn(disk, block, queue);
         }
-        loop {
+    }
+
+    /// Posts commits and ends rounds, up to [`TURN`] steps. Then the work item continues. Context: any.
+    /// Locking: caller is the posting task.
+    fn turn(self: &Arc<Self>, disk: &Arc<Disk>, block: Block, queue: u32) {
+        for _ in 0..TURN {
             match self.step() {
                 Step::Commit(range) => {
                     if let Err(e) = self.post(disk, queue, range) {
@@ -297,6 +340,10 @@ impl Flusher {
                 Step::Leave => return,
             }
         }
+        let disk = disk.clone();
+        self.rounds.lock().later = Some(Later { disk, block, queue });
+        // Not queued yet: only the posting task queues the work, and the work is the posting task then.
+        let _ = sys::requests().enqueue(self.clone());
     }
 
     /// Commits what the disk has written and not flushed. Waits as long as commits succeed. May
@@ -307,13 +354,16 @@ impl Flusher {
     /// - `EIO` if a commit has failed.
     /// - `ETIMEDOUT` if no commit succeeds for [`TIMEOUT_MS`].
     /// - `EINTR` if a signal is pending.
-    pub(super) fn commit_rest(&self, disk: &Disk, block: Block) -> Result {
+    pub(super) fn commit_rest(self: &Arc<Self>, disk: &Arc<Disk>, block: Block) -> Result {
         if !self.touched.load(Ordering::Relaxed) {
             return Ok(());
         }
-        self.rounds.lock().asked = true;
+        let mut done = {
+            let mut rounds = self.rounds.lock();
+            rounds.asked = true;
+            rounds.done
+        };
         self.go_on(disk, block, 0);
-        let mut done = 0;
         loop {
             let over = || Ok(self.rounds.lock().result.take());
             match disk.waiter.until(TIMEOUT_MS, over) {
@@ -378,8 +428,8 @@ pub(super) fn verdict(err: u32, served: bool) -> Verdict {
 /// `owner` was passed to [`Block::new`].
 #[no_mangle]
 unsafe extern "C" fn kfblk_rs_flush(owner: *mut c_void, queue: u32, tag: u32) -> c_int {
-    // SAFETY: By the caller's contract. The block device holds a reference to its owner.
-    let disk = unsafe { &*owner.cast::<Disk>() };
+    // SAFETY: By the caller's contract. `ManuallyDrop` leaves the block device its reference.
+    let disk = ManuallyDrop::new(unsafe { Arc::from_raw(owner.cast::<Disk>().cast_const()) });
     let connection = match disk.connection(queue) {
         Ok(connection) => connection,
         Err(e) => return e.to_errno(),
@@ -391,7 +441,7 @@ unsafe extern "C" fn kfblk_rs_flush(owner: *mut c_void, queue: u32, tag: u32) ->
         return EAGAIN.to_errno();
     };
     flusher.add(queue, tag);
-    flusher.go_on(disk, block, queue);
+    flusher.go_on(&disk, block, queue);
     0
 }
 

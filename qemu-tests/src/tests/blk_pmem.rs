@@ -37,6 +37,9 @@ pub const TESTS: &[Test] = &[
     Test::pair("blkpmem.disconnect_commits_and_next_disk_commits_all", rest)
         .seconds(30)
         .on(NETNS | SHM),
+    Test::pair("blkpmem.flush_after_small_writes_to_all_chunks_commits_each", small)
+        .seconds(30)
+        .on(NETNS | SHM),
     Test::pair("blkpmem.second_disk_is_refused", second)
         .seconds(30)
         .on(NETNS | SHM),
@@ -351,6 +354,40 @@ fn rest(ctx: &mut Ctx) -> Result<()> {
         |_, _| Ok(()),
         client,
         |nvdimm| is_filled(&nvdimm.contents()?[..MIB], 0, 9),
+    )
+}
+
+/// Commits of few bytes complete in the post over kshm.
+fn small(ctx: &mut Ctx) -> Result<()> {
+    let client = |_: &mut Ctx, path: &Path| {
+        let disk = Disk::open(path)?;
+        let map = Map::anon(MIB)?;
+        disk.file.sync_all()?;
+        let before = count()?;
+        for chunk in 0..disk.size / MIB {
+            write_filled(&disk, &map, chunk * MIB + 8192, 4096, 2)?;
+        }
+        disk.file.sync_all()?;
+        let commits = count()? - before;
+        ensure!(commits == (disk.size / MIB) as u64, "{commits} commits");
+        write_filled(&disk, &map, 0, 4096, 2)?;
+        store("disks", NAME, "enable", "0")?;
+        ensure!(count()? == before + commits + 1, "the end: {}", count()?);
+        store("disks", NAME, "enable", "1")?;
+        Ok(())
+    };
+    with(
+        ctx,
+        &[],
+        |_, _| Ok(()),
+        client,
+        |nvdimm| {
+            let all = nvdimm.contents()?;
+            for at in (8192..all.len()).step_by(MIB) {
+                is_filled(&all[at..at + 4096], at, 2)?;
+            }
+            Ok(())
+        },
     )
 }
 
