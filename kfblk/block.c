@@ -30,6 +30,8 @@
  */
 #define KFBLK_FAULT	2
 #define KFBLK_TRIES	16
+/* Time after which a flush that could not commit is retried, in milliseconds. */
+#define KFBLK_FLUSH_MS	10
 
 struct kfblk_disk {
 	void *owner;
@@ -347,6 +349,19 @@ static void kfblk_refused(struct request *rq, blk_status_t status)
 	kfblk_end(rq, status);
 }
 
+/*
+ * Retries a request. Once the disk is dead, the retry fails the request. A flush of persistent memory
+ * may have found no place for its commits, and nothing tells when there is one: it waits.
+ */
+static void kfblk_retry(struct kfblk_disk *disk, struct request *rq)
+{
+	bool waits = disk->commits && req_op(rq) == REQ_OP_FLUSH;
+
+	blk_mq_requeue_request(rq, !waits);
+	if (waits)
+		blk_mq_delay_kick_requeue_list(rq->q, KFBLK_FLUSH_MS);
+}
+
 static void kfblk_complete(struct request *rq)
 {
 	struct kfblk_disk *disk = rq->q->queuedata;
@@ -373,8 +388,7 @@ static void kfblk_complete(struct request *rq)
 			kfblk_end(rq, BLK_STS_TRANSPORT);
 		} else {
 			this_cpu_inc(kfblk_counts_of(rq)->retries);
-			/* Once the disk is dead, the retry fails the request. */
-			blk_mq_requeue_request(rq, true);
+			kfblk_retry(disk, rq);
 		}
 		break;
 	default:
