@@ -719,7 +719,7 @@ int kfblk_block_init(void)
 void kfblk_block_exit(void)
 {
 	wait_event(kfblk_none, !atomic_read(&kfblk_disks));
-	/* The last caller of wake_up_all() may still be in this module's text. */
+	/* The last callers of wake_up_all() and module_put() may still be in this module's text. */
 	synchronize_rcu_tasks();
 	unregister_blkdev(kfblk_major, "kfblk");
 	ida_destroy(&kfblk_ida);

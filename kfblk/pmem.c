@@ -2,13 +2,14 @@
 /*
  * The persistent memory behind an export: a block device with a DAX device, opened by path. Its
  * pages stay valid until kfblk_pmem_close(), also if the device's driver is unbound: the unbinding
- * waits.
+ * waits. An open device holds a reference to the module.
  */
 #include <linux/blkdev.h>
 #include <linux/dax.h>
 #include <linux/err.h>
 #include <linux/list.h>
 #include <linux/memremap.h>
+#include <linux/module.h>
 #include <linux/mutex.h>
 #include <linux/slab.h>
 
@@ -70,9 +71,14 @@ struct kfblk_pmem *kfblk_pmem_open(const char *path, bool write)
 	struct kfblk_pmem *of;
 	int ret;
 
+	/* A provider may drop the memory late, by a call into this module. */
+	if (!try_module_get(THIS_MODULE))
+		return ERR_PTR(-ENODEV);
 	of = kzalloc_obj(*of);
-	if (!of)
-		return ERR_PTR(-ENOMEM);
+	if (!of) {
+		ret = -ENOMEM;
+		goto out_module;
+	}
 	of->file = bdev_file_open_by_path(path, mode, of, NULL);
 	if (IS_ERR(of->file)) {
 		ret = PTR_ERR(of->file);
@@ -109,6 +115,8 @@ out_close:
 	bdev_fput(of->file);
 out_free:
 	kfree(of);
+out_module:
+	module_put(THIS_MODULE);
 	return ERR_PTR(ret);
 }
 
@@ -123,6 +131,8 @@ void kfblk_pmem_close(struct kfblk_pmem *of)
 	invalidate_bdev(file_bdev(of->file));
 	bdev_fput(of->file);
 	kfree(of);
+	/* The module's exit waits for tasks that are still in its text (kfblk_block_exit()). */
+	module_put(THIS_MODULE);
 }
 
 /* Returns the block device, for kfblk_bdev_capacity() and kfblk_bdev_looks(). */

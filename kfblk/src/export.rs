@@ -19,8 +19,6 @@ use kernel::{
     sync::Arc, //
 };
 
-pub(crate) use pmem::live as open_devices;
-
 use crate::sys;
 
 /// Random number, drawn at each load of the module.

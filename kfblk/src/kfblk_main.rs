@@ -66,14 +66,13 @@ impl kernel::Module for Kfblk {
     }
 }
 
-/// Waits, when dropped, until the framework has released this module's handlers and the memory of
-/// its block devices. It releases handlers after the last of their operations, possibly after the
-/// queue was closed, and memory after the last commit of a peer.
+/// Waits, when dropped, until the framework has released this module's handlers. It releases them
+/// after the last of their operations, possibly after the queue was closed.
 struct Waiters;
 
 impl Drop for Waiters {
     fn drop(&mut self) {
-        while waiter::live() != 0 || export::open_devices() != 0 {
+        while waiter::live() != 0 {
             fsleep(Delta::from_millis(1));
         }
     }

@@ -6,11 +6,7 @@
 
 use core::{
     mem::ManuallyDrop,
-    ptr::NonNull,
-    sync::atomic::{
-        AtomicU32,
-        Ordering, //
-    }, //
+    ptr::NonNull, //
 };
 use kernel::{
     bindings,
@@ -38,41 +34,13 @@ use crate::sys;
 /// Pages that are looked at before the task reschedules.
 const STRETCH: u64 = 1 << 16;
 
-/// Number of open block devices.
-static LIVE: AtomicU32 = AtomicU32::new(0);
-
-/// Returns the number of open block devices. The core may drop memory, and so close its device,
-/// after the export has ended.
-pub(crate) fn live() -> u32 {
-    LIVE.load(Ordering::Acquire)
-}
-
-/// Counts a device until it is closed.
-struct Counted;
-
-impl Counted {
-    fn new() -> Self {
-        LIVE.fetch_add(1, Ordering::Relaxed);
-        Self
-    }
-}
-
-impl Drop for Counted {
-    fn drop(&mut self) {
-        LIVE.fetch_sub(1, Ordering::Release);
-    }
-}
-
-/// An open block device whose memory is exported.
+/// An open block device whose memory is exported. It holds a reference to the module, because the core
+/// may drop memory, and so close its device, after the export has ended.
 ///
 /// # Invariants
 ///
 /// The pointer comes from `kfblk_pmem_open()`, and is not closed.
-struct Device(
-    NonNull<sys::kfblk_pmem>,
-    // Dropped last.
-    Counted,
-);
+struct Device(NonNull<sys::kfblk_pmem>);
 
 // SAFETY: The C object can be used by any thread.
 unsafe impl Send for Device {}
@@ -156,14 +124,14 @@ impl Watched {
     /// - `EINVAL` if the device is too large, or its blocks are.
     /// - `EHWPOISON` if the device has a known bad block.
     /// - `EIO` if memory of the device has failed meanwhile.
-    /// - `ENODEV` if the device is being removed.
+    /// - `ENODEV` if the device is being removed, or the module is being unloaded.
     /// - `EINTR` if the task is being killed.
     pub(super) fn open(path: &CStr, read_only: bool, subsystem: &Arc<Subsystem>) -> Result<Opened> {
         // SAFETY: The path is a C string.
         let device = unsafe { sys::kfblk_pmem_open(path.as_char_ptr(), !read_only) };
         let device = NonNull::new(from_err_ptr(device)?).ok_or(ENXIO)?;
         // INVARIANT: `kfblk_pmem_open` has opened the device.
-        let device = Arc::new(Device(device, Counted::new()), GFP_KERNEL)?;
+        let device = Arc::new(Device(device), GFP_KERNEL)?;
         let mut looks = sys::kfblk_looks::default();
         // SAFETY: By the type invariant. `looks` is a local variable.
         let size = unsafe {

@@ -12,7 +12,7 @@ use crate::disk::{
     connect, disconnect, disconnect_used, fill, is_filled, kfi, offer, show, store, wait_state,
     write_filled, Backing, Disk, Loaded, Mounted, MIB, NAME, PORT,
 };
-use crate::harness::guest::until;
+use crate::harness::guest::{module_users, until};
 use crate::harness::{Ctx, Test, NETNS, SHM, WRONG_DATA};
 use crate::pair::WAIT;
 use crate::sys::Map;
@@ -494,6 +494,13 @@ fn refusals(ctx: &mut Ctx) -> Result<()> {
                 .is_err(),
             "an exported device is free"
         );
+        // A provider may close the device late, by a call into the module.
+        let users = || module_users("kfblk").context("the module is not loaded");
+        let enabled = users()?;
+        store("subsystems", NAME, "enable", "0")?;
+        until("the module loses the device's reference", WAIT, || {
+            Ok((users()? < enabled).then_some(()))
+        })?;
         kfi(&["unexport", NAME])?;
         nvdimm.end()?;
     }
