@@ -51,6 +51,8 @@ pub const PERSISTENT: u32 = 4;
 /// Bit of a HELLO's third byte of the head: [`Hello::commits`]. Earlier versions of this module send
 /// zero and do not read the byte.
 const COMMITS: u8 = 1;
+/// Bit of the same byte: [`Hello::resumes`].
+const RESUMES: u8 = 2;
 /// Place of that byte.
 const ABILITIES: usize = 6;
 
@@ -149,6 +151,8 @@ pub struct Hello {
     /// The initiator commits writes to persistent memory. Another one would regard each completed
     /// write as durable.
     pub commits: bool,
+    /// The disk reconnects: it has requests, and marks of writes, from before.
+    pub resumes: bool,
 }
 
 /// A question.
@@ -289,7 +293,8 @@ impl Question {
                 writer.put(&hello.client.0)?;
                 writer.put(&hello.subsystem.0)?;
                 if let Some(abilities) = writer.to.get_mut(ABILITIES) {
-                    *abilities = if hello.commits { COMMITS } else { 0 };
+                    *abilities = u8::from(hello.commits) * COMMITS;
+                    *abilities |= u8::from(hello.resumes) * RESUMES;
                 }
             }
             Self::Keys(first) => {
@@ -319,6 +324,7 @@ impl Question {
                     client: Name::padded(&reader.take()?)?,
                     subsystem: Name::padded(&reader.take()?)?,
                     commits: abilities & COMMITS != 0,
+                    resumes: abilities & RESUMES != 0,
                 };
                 if hello.queues > QUEUES_MAX || hello.queue >= hello.queues {
                     return Err(Broken::Message);

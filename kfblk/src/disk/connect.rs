@@ -99,6 +99,7 @@ impl Disk {
             client: conf.client.ok_or(EINVAL)?,
             subsystem: conf.subsystem.ok_or(EINVAL)?,
             commits: true,
+            resumes: run.welcome.is_some(),
         };
         let (state, since) = (self.state(), Instant::<Monotonic>::now());
         let go_on = |waiter: &Arc<Waiter>| -> Result {

@@ -185,6 +185,7 @@ impl<P: Protocol> Connection<P> {
     /// - `ENODEV` if the subsystem is not enabled.
     /// - `EMEDIUMTYPE` if the export is block-backed and `P` is one-sided.
     /// - `EBUSY` if the export is persistent memory, and another disk has it.
+    /// - `ESTALE` if the disk reconnects to persistent memory that another disk has had meanwhile.
     /// - `EDQUOT` if there are too many connections.
     ///
     /// Other errors:

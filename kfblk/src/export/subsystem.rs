@@ -33,7 +33,8 @@ use kfabric::{
         Geometry,
         Hello,
         Name,
-        QUEUES_MAX, //
+        QUEUES_MAX,
+        SESSION, //
     },
 };
 
@@ -100,7 +101,12 @@ struct Inner {
     counts: Counts,
     /// Identity of the contents. For memory: random, new whenever the subsystem is enabled.
     instance: u64,
+    /// The initiator and session that have last been admitted to persistent memory for writing.
+    holder: Option<Holder>,
 }
+
+/// An initiator and its session.
+type Holder = (Name, [u8; SESSION]);
 
 impl Inner {
     /// Reads the block device's capacity, and announces a change to all initiators.
@@ -178,6 +184,7 @@ impl Subsystem {
             refused: 0,
             counts: Counts::default(),
             instance: 0,
+            holder: None,
         };
         Arc::pin_init(
             pin_init!(Self {
@@ -213,7 +220,8 @@ impl Subsystem {
     ///   connection. A flush covers the writes of one session.
     /// - `EDQUOT` if the limit of connections is reached: of the initiator, of its address without
     ///   an auth key, or of the subsystem.
-    /// - `ESTALE` if a later connection of the initiator's session is admitted.
+    /// - `ESTALE` if a later connection of the initiator's session is admitted, or the disk reconnects
+    ///   to persistent memory to which another session was admitted meanwhile.
     /// - `EPROTONOSUPPORT` if the export is persistent memory, and the initiator does not commit.
     /// - Errors of the registration.
     pub(super) fn admit(
@@ -251,8 +259,14 @@ impl Subsystem {
         if export.is_persistent() && !hello.commits {
             return Err(errno::eprotonosupport());
         }
-        // A disk flushes its own writes alone, so no other disk may write meanwhile.
+        // A disk flushes its own writes alone, so no other disk may write meanwhile. Nor may a disk
+        // go on after another one: its flushes would not cover that one's writes, and its requests
+        // were meant for the earlier contents.
         let alone = export.is_persistent() && !export.is_read_only();
+        let holder = alone.then_some((hello.client, hello.session));
+        if alone && hello.resumes && inner.holder.is_some_and(|of| Some(of) != holder) {
+            return Err(errno::estale());
+        }
         if alone && inner.connections.iter().any(|of| of.is_rival(hello)) {
             return Err(EBUSY);
         }
@@ -270,6 +284,7 @@ impl Subsystem {
             }
         }
         inner.connections.push(connection.clone(), GFP_KERNEL)?;
+        inner.holder = holder;
         inner.measure();
         let export = inner.export.as_ref().ok_or(ENODEV)?;
         Ok(Admitted {
@@ -448,6 +463,7 @@ impl Subsystem {
         };
         let mut inner = this.inner.lock();
         inner.instance = u64::from_ne_bytes(sys::random());
+        inner.holder = None;
         inner.export = Some(Export::Memory(memory));
         Ok(())
     }

@@ -17,18 +17,21 @@ fn hello() -> impl Strategy<Value = Hello> {
         any::<[u8; 16]>(),
         any::<u64>(),
         (name, name),
-        any::<bool>(),
+        any::<(bool, bool)>(),
     )
         .prop_map(
-            |(queue, queues, epoch, session, disk, (client, subsystem), commits)| Hello {
-                queue: queue % queues,
-                queues,
-                epoch,
-                session,
-                disk,
-                client: Name::new(client.as_bytes()).unwrap(),
-                subsystem: Name::new(subsystem.as_bytes()).unwrap(),
-                commits,
+            |(queue, queues, epoch, session, disk, (client, subsystem), (commits, resumes))| {
+                Hello {
+                    queue: queue % queues,
+                    queues,
+                    epoch,
+                    session,
+                    disk,
+                    client: Name::new(client.as_bytes()).unwrap(),
+                    subsystem: Name::new(subsystem.as_bytes()).unwrap(),
+                    commits,
+                    resumes,
+                }
             },
         )
 }
@@ -66,6 +69,7 @@ fn a_name_that_goes_on_behind_its_end_is_none() {
         client: Name::new(b"c").unwrap(),
         subsystem: Name::new(b"s").unwrap(),
         commits: false,
+        resumes: false,
     };
     let len = Question::Hello(hello).write(&mut message).unwrap();
     assert_eq!(len, QUESTION_MAX);
@@ -75,7 +79,7 @@ fn a_name_that_goes_on_behind_its_end_is_none() {
 }
 
 #[test]
-fn hello_of_an_earlier_version_does_not_commit() {
+fn hello_of_an_earlier_version_neither_commits_nor_resumes() {
     let hello = Hello {
         queue: 0,
         queues: 1,
@@ -85,14 +89,18 @@ fn hello_of_an_earlier_version_does_not_commit() {
         client: Name::new(b"c").unwrap(),
         subsystem: Name::new(b"s").unwrap(),
         commits: true,
+        resumes: true,
     };
     let mut message = [0; QUESTION_MAX];
     Question::Hello(hello).write(&mut message).unwrap();
     assert_eq!(Question::read(&message), Ok(Question::Hello(hello)));
     // An earlier version sends zero there.
     message[6] = 0;
-    let commits = false;
-    let earlier = Hello { commits, ..hello };
+    let earlier = Hello {
+        commits: false,
+        resumes: false,
+        ..hello
+    };
     assert_eq!(Question::read(&message), Ok(Question::Hello(earlier)));
 }
 

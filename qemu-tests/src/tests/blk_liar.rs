@@ -179,10 +179,8 @@ impl Liar {
     /// Writes or reads through a key. Returns whether the operation succeeded.
     fn moves(&self, write: bool, len: u64, (addr, key): (u64, u64)) -> Result<bool> {
         let part = [op::iov(self.region, DATA, len)];
-        self.post(match write {
-            true => op::write(MOVED, &part, addr, key),
-            false => op::read(MOVED, &part, addr, key),
-        })?;
+        let op = if write { op::write } else { op::read };
+        self.post(op(MOVED, &part, addr, key))?;
         loop {
             let entry = self.cq.wait(WAIT)?;
             match entry.context {
@@ -225,6 +223,7 @@ pub(super) fn hello(epoch: u32) -> Result<Hello> {
         client: name("liar")?,
         subsystem: name(NAME)?,
         commits: false,
+        resumes: false,
     })
 }
 

@@ -74,7 +74,7 @@ fn second_link() -> PathBuf {
 }
 
 /// Offers the export at the second port, too.
-fn offer_second(ctx: &Ctx) -> Result<()> {
+pub(super) fn offer_second(ctx: &Ctx) -> Result<()> {
     fs::create_dir(Path::new(ROOT).join("ports").join(SECOND))?;
     for (what, value) in [
         ("addr_trtype", ctx.provider().to_owned()),
@@ -85,6 +85,20 @@ fn offer_second(ctx: &Ctx) -> Result<()> {
     }
     std::os::unix::fs::symlink(Path::new(ROOT).join("subsystems").join(NAME), second_link())?;
     Ok(())
+}
+
+/// Ends the offer at the second port.
+pub(super) fn end_second() -> Result<()> {
+    fs::remove_file(second_link())?;
+    fs::remove_dir(Path::new(ROOT).join("ports").join(SECOND)).map_err(Into::into)
+}
+
+/// Connects a disk over the second port. Returns its path.
+pub(super) fn connect_second(ctx: &Ctx, disk: &str) -> Result<PathBuf> {
+    let addr = ctx.env.peer.to_string();
+    let args = ["connect", &addr, NAME, "-p", SECOND_PORT];
+    let more = ["-d", disk, "-c", disk, "--provider", ctx.provider()];
+    Ok(PathBuf::from(kfi(&[&args[..], &more, &OPTIONS].concat())?))
 }
 
 /// A multipath device over two disks; the first is used as long as it works.
@@ -143,10 +157,7 @@ fn multipath(ctx: &mut Ctx, of: Of, features: &str) -> Result<()> {
             return fs::remove_dir(Path::new(ROOT).join("ports").join(SECOND)).map_err(Into::into);
         }
         ctx.barrier("second")?;
-        let addr = ctx.env.peer.to_string();
-        let args = ["connect", &addr, NAME, "-p", SECOND_PORT];
-        let more = ["-d", OTHER, "-c", OTHER, "--provider", ctx.provider()];
-        let other = PathBuf::from(kfi(&[&args[..], &more, &OPTIONS].concat())?);
+        let other = connect_second(ctx, OTHER)?;
         let over = Over::new(path, &other, features)?;
         let ends = Load::run(&over.0, 4, |load| {
             load.gets_on(ON)?;

@@ -7,6 +7,7 @@
 
 use super::blk::make_fs;
 use super::blk_liar::{hello, stranger, written};
+use super::blk_paths::{connect_second, end_second, offer_second};
 use super::pmem::{set, Device};
 use crate::disk::{
     connect, disconnect, disconnect_used, fill, is_filled, kfi, offer, show, store, wait_state,
@@ -37,11 +38,17 @@ pub const TESTS: &[Test] = &[
     Test::pair("blkpmem.disconnect_commits_and_next_disk_commits_all", rest)
         .seconds(30)
         .on(NETNS | SHM),
-    Test::pair("blkpmem.flush_after_small_writes_to_all_chunks_commits_each", small)
-        .seconds(30)
-        .on(NETNS | SHM),
+    Test::pair(
+        "blkpmem.flush_after_small_writes_to_all_chunks_commits_each",
+        small,
+    )
+    .seconds(30)
+    .on(NETNS | SHM),
     Test::pair("blkpmem.second_disk_is_refused", second)
         .seconds(30)
+        .on(NETNS | SHM),
+    Test::pair("blkpmem.disk_fails_after_another_disk_was_admitted", after)
+        .seconds(60)
         .on(NETNS | SHM),
     Test::pair("blkpmem.write_through_many_queues_reads_back", queues)
         .seconds(40)
@@ -59,6 +66,9 @@ pub const TESTS: &[Test] = &[
         .seconds(60)
         .on(NETNS | SHM),
 ];
+
+/// Another disk than that of the test.
+const OTHER: &str = "other";
 
 /// The driver of `/dev/pmemN`.
 const DRIVER: &str = "/sys/bus/nd/drivers/nd_pmem";
@@ -391,9 +401,65 @@ fn small(ctx: &mut Ctx) -> Result<()> {
     )
 }
 
+/// A disk that has lost its connection does not go on after another disk: its flush fails, because
+/// it would not cover all that is written.
+fn after(ctx: &mut Ctx) -> Result<()> {
+    let target = |ctx: &mut Ctx, _: &Nvdimm| {
+        offer_second(ctx)?;
+        ctx.barrier("written")?;
+        offer(ctx, false)?;
+        no_clients()?;
+        ctx.barrier("gone")?;
+        ctx.barrier("other is gone")?;
+        no_clients()?;
+        offer(ctx, true)?;
+        ctx.barrier("back")?;
+        ctx.barrier("over")?;
+        end_second()
+    };
+    let client = |ctx: &mut Ctx, path: &Path| {
+        let disk = Disk::open(path)?;
+        let map = Map::anon(MIB)?;
+        disk.file.sync_all()?;
+        write_filled(&disk, &map, 0, MIB, 1)?;
+        ctx.barrier("written")?;
+        ctx.barrier("gone")?;
+        wait_state(NAME, "connecting", Duration::from_secs(20))?;
+        let other = connect_second(ctx, OTHER)?;
+        write_filled(&Disk::open(&other)?, &map, 0, MIB, 2)?;
+        disconnect(OTHER)?;
+        ctx.barrier("other is gone")?;
+        ctx.barrier("back")?;
+        wait_state(NAME, "dead", Duration::from_secs(30))?;
+        let flushed = disk.file.sync_all();
+        ensure!(
+            flushed
+                .as_ref()
+                .is_err_and(|e| e.raw_os_error() == Some(libc::EIO)),
+            "a flush after another disk: {flushed:?}"
+        );
+        drop(disk);
+        disconnect_used(NAME)?;
+        connect(ctx, NAME, &[])?;
+        ctx.barrier("over")
+    };
+    let options = ["--reconnect-delay", "1", "--ctrl-loss-tmo", "120"];
+    with(ctx, &options, target, client, |nvdimm| {
+        is_filled(&nvdimm.contents()?[..MIB], 0, 2)
+    })
+}
+
+/// Waits on the target until no initiator has a connection.
+fn no_clients() -> Result<()> {
+    until("no client is connected", WAIT, || {
+        Ok(show("subsystems", NAME, "clients")?
+            .is_empty()
+            .then_some(()))
+    })
+}
+
 /// A flush covers the writes of one disk, so there is one at a time.
 fn second(ctx: &mut Ctx) -> Result<()> {
-    const OTHER: &str = "other";
     let client = |ctx: &mut Ctx, path: &Path| {
         match connect(ctx, OTHER, &[]) {
             Ok(_) => bail!("a second disk is connected"),
