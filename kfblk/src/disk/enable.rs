@@ -160,19 +160,22 @@ impl Disk {
             block.del();
         }
         let flusher = this.flusher();
-        if let Some(flusher) = flusher.as_ref().filter(|_| this.state() == State::Leaving) {
-            if let Err(e) = flusher.commit_rest(this, block) {
-                pr_warn!(
-                    "disk {}: writes that were not flushed may not be durable, errno {}\n",
-                    this.called.as_str(),
-                    -e.to_errno()
-                );
-            }
-        }
+        let rest = match &flusher {
+            Some(flusher) if this.state() == State::Leaving => flusher.commit_rest(this, block),
+            _ => Err(errno::enotconn()),
+        };
         let mut run = this.run.lock();
         this.drop_connections(&mut run);
         if let Some(flusher) = flusher {
             flusher.wait_idle();
+            // Without a connection, no flush reports these writes any more.
+            if flusher.has_rest() {
+                pr_warn!(
+                    "disk {}: writes that were not flushed may not be durable, errno {}\n",
+                    this.called.as_str(),
+                    -rest.err().unwrap_or(EIO).to_errno()
+                );
+            }
         }
         block.resume();
         run.block = None;

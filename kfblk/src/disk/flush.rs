@@ -380,6 +380,12 @@ impl Flusher {
         }
     }
 
+    /// Returns whether a write of the disk is not committed. No request or commit is outstanding.
+    /// Context: any.
+    pub(super) fn has_rest(&self) -> bool {
+        self.touched.load(Ordering::Relaxed) && self.dirty().is_any()
+    }
+
     /// Waits until no commit is outstanding and no task posts one. The connections are closed. May
     /// sleep.
     pub(super) fn wait_idle(&self) {

@@ -126,6 +126,15 @@ impl<'a> Dirty<'a> {
         }
     }
 
+    /// Returns whether a chunk is marked. Context: any.
+    pub fn is_any(self) -> bool {
+        let marked = |of: &AtomicU32| of.load(Ordering::Acquire) & MARKED != 0;
+        let groups = self.groups.iter().zip(self.ranges.chunks(GROUP));
+        groups
+            .filter(|(group, _)| group.load(Ordering::Acquire) != 0)
+            .any(|(_, ranges)| ranges.iter().any(marked))
+    }
+
     /// Takes the mark of the first marked chunk from `*at` on, and sets `*at` to the chunk behind it.
     /// Returns `None` if no such chunk is marked. Context: any.
     pub fn take(self, at: &mut u32) -> Option<Range> {

@@ -36,6 +36,20 @@ fn mark_all_marks_whole_chunks() {
 }
 
 #[test]
+fn is_any_only_while_a_mark_is_not_taken() {
+    let memory = Memory::new();
+    assert!(!memory.dirty().is_any());
+    for chunk in [0, 70, CHUNKS as u32 - 1] {
+        memory.dirty().mark(Range::of(chunk, 0, 1, SHIFT));
+        assert!(memory.dirty().is_any());
+        assert_eq!(memory.all().len(), 1);
+        assert!(!memory.dirty().is_any());
+    }
+    memory.dirty().mark(Range::of(CHUNKS as u32, 0, 1, SHIFT));
+    assert!(!memory.dirty().is_any());
+}
+
+#[test]
 fn range_covers_its_bytes_and_ends_with_the_window() {
     let range = Range::of(3, 4095, 2, SHIFT);
     assert_eq!((range.first, range.last), (0, 1));

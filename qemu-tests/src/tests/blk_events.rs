@@ -49,23 +49,23 @@ const ON: Duration = Duration::from_secs(20);
 const OPTIONS: [&str; 6] = ["-i", "1", "--reconnect-delay", "1", "--ctrl-loss-tmo", "60"];
 
 /// The kernel's log from a line of the test's own on.
-struct Log(String);
+pub(super) struct Log(String);
 
 impl Log {
-    fn begin() -> Result<Self> {
+    pub(super) fn begin() -> Result<Self> {
         let mark = format!("blk_events {}", std::process::id());
         fs::write("/dev/kmsg", &mark)?;
         Ok(Self(mark))
     }
 
-    fn since(&self) -> Result<String> {
+    pub(super) fn since(&self) -> Result<String> {
         let all = run("dmesg", &[])?;
         let (_, since) = all.rsplit_once(&self.0).context("the mark is gone")?;
         Ok(since.to_owned())
     }
 
     /// Waits until a line has all of these words, and fails if there are two.
-    fn has_once(&self, words: &[&str]) -> Result<()> {
+    pub(super) fn has_once(&self, words: &[&str]) -> Result<()> {
         let lines = || -> Result<usize> {
             let all = self.since()?;
             let has = |line: &&str| words.iter().all(|word| line.contains(word));

@@ -6,6 +6,7 @@
 //! commits; `cargo xtask pmcut` shows that committed bytes are durable.
 
 use super::blk::make_fs;
+use super::blk_events::Log;
 use super::blk_liar::{hello, stranger, written};
 use super::blk_paths::{connect_second, end_second, offer_second};
 use super::pmem::{set, Device};
@@ -43,6 +44,12 @@ pub const TESTS: &[Test] = &[
         small,
     )
     .seconds(30)
+    .on(NETNS | SHM),
+    Test::pair(
+        "blkpmem.removal_without_connection_names_lost_writes",
+        unflushed,
+    )
+    .seconds(60)
     .on(NETNS | SHM),
     Test::pair("blkpmem.second_disk_is_refused", second)
         .seconds(30)
@@ -347,12 +354,7 @@ fn rest(ctx: &mut Ctx) -> Result<()> {
         ensure!(count()? == 0, "a commit without a flush");
         store("disks", NAME, "enable", "0")?;
         ensure!(count()? == all, "the end: {} commits", count()?);
-        store("disks", NAME, "enable", "1")?;
-        let path = PathBuf::from(format!("/dev/{}", show("disks", NAME, "device")?.trim()));
-        until("the device's file", WAIT, || {
-            Ok(path.exists().then_some(()))
-        })?;
-        Disk::open(&path)?.file.sync_all()?;
+        Disk::open(&enable()?)?.file.sync_all()?;
         ensure!(count()? == 2 * all, "the first flush: {} commits", count()?);
         store("disks", NAME, "enable", "0")?;
         ensure!(count()? == 2 * all, "a commit without a write");
@@ -399,6 +401,59 @@ fn small(ctx: &mut Ctx) -> Result<()> {
             Ok(())
         },
     )
+}
+
+/// The log names a disk that is removed without a connection only if its writes were not flushed.
+fn unflushed(ctx: &mut Ctx) -> Result<()> {
+    const ROUNDS: [bool; 2] = [true, false];
+    let target = |ctx: &mut Ctx, _: &Nvdimm| {
+        for _ in ROUNDS {
+            ctx.barrier("written")?;
+            offer(ctx, false)?;
+            ctx.barrier("gone")?;
+            ctx.barrier("removed")?;
+            offer(ctx, true)?;
+            ctx.barrier("back")?;
+        }
+        Ok(())
+    };
+    let client = |ctx: &mut Ctx, path: &Path| {
+        let mut path = path.to_owned();
+        let about = format!("disk {NAME}: writes that were not flushed");
+        for flushed in ROUNDS {
+            let log = Log::begin()?;
+            {
+                let disk = Disk::open(&path)?;
+                write_filled(&disk, &Map::anon(MIB)?, 0, MIB, 1)?;
+                if flushed {
+                    disk.file.sync_all()?;
+                }
+                ctx.barrier("written")?;
+                ctx.barrier("gone")?;
+                wait_state(NAME, "connecting", Duration::from_secs(20))?;
+            }
+            store("disks", NAME, "enable", "0")?;
+            match flushed {
+                true => ensure!(!log.since()?.contains(&about), "flushed writes are named"),
+                false => log.has_once(&[&about])?,
+            }
+            ctx.barrier("removed")?;
+            ctx.barrier("back")?;
+            path = enable()?;
+        }
+        Ok(())
+    };
+    with(ctx, &[], target, client, |_| Ok(()))
+}
+
+/// Enables the disk again. Returns its path.
+fn enable() -> Result<PathBuf> {
+    store("disks", NAME, "enable", "1")?;
+    let path = PathBuf::from(format!("/dev/{}", show("disks", NAME, "device")?.trim()));
+    until("the device's file", WAIT, || {
+        Ok(path.exists().then_some(()))
+    })?;
+    Ok(path)
 }
 
 /// A disk that has lost its connection does not go on after another disk: its flush fails, because
