@@ -515,6 +515,15 @@ fn no_clients() -> Result<()> {
 
 /// A flush covers the writes of one disk, so there is one at a time.
 fn second(ctx: &mut Ctx) -> Result<()> {
+    // A target may notice the end of a disk a moment after its removal.
+    let target = |ctx: &mut Ctx, _: &Nvdimm| {
+        for _ in [NAME, OTHER] {
+            ctx.barrier("removed")?;
+            no_clients()?;
+            ctx.barrier("noticed")?;
+        }
+        Ok(())
+    };
     let client = |ctx: &mut Ctx, path: &Path| {
         match connect(ctx, OTHER, &[]) {
             Ok(_) => bail!("a second disk is connected"),
@@ -525,12 +534,16 @@ fn second(ctx: &mut Ctx) -> Result<()> {
         }
         write_filled(&Disk::open(path)?, &Map::anon(MIB)?, 0, MIB, 3)?;
         disconnect(NAME)?;
+        ctx.barrier("removed")?;
+        ctx.barrier("noticed")?;
         let path = connect(ctx, OTHER, &[])?;
         is_filled(&Disk::open(&path)?.contents()?[..MIB], 0, 3)?;
         disconnect(OTHER)?;
+        ctx.barrier("removed")?;
+        ctx.barrier("noticed")?;
         connect(ctx, NAME, &[]).map(drop)
     };
-    with(ctx, &[], |_, _| Ok(()), client, |_| Ok(()))
+    with(ctx, &[], target, client, |_| Ok(()))
 }
 
 /// Several threads write and flush, each its own part.
