@@ -159,10 +159,12 @@ impl Endpoint {
         self.post_as(post, None, true)
     }
 
-    /// Posts a commit: makes `len` bytes of the peer's memory durable. These are earlier writes of
-    /// this endpoint, bytes that its earlier reads have returned, and bytes that any endpoint has
-    /// written and that were visible before the post. `post` has the kind [`OpKind::Commit`] and no
-    /// memory. Context: any; if `may_sleep`, a task that holds no lock.
+    /// Posts a commit, which makes `len` bytes of the peer's memory durable. It covers earlier writes
+    /// of this endpoint, and bytes that its earlier reads have returned. It also covers bytes that
+    /// were visible at the peer before the post, by whichever endpoint they were written: the peer
+    /// writes back all lines of the range. A write of another endpoint is visible if it has
+    /// completed with `KFI_DELIVERY_COMPLETE`. `post` has the kind [`OpKind::Commit`] and no memory.
+    /// Context: any; if `may_sleep`, a task that holds no lock.
     ///
     /// # Errors
     ///
