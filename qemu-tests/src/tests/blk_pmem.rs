@@ -15,7 +15,7 @@ use crate::disk::{
     write_filled, Backing, Disk, Loaded, Mounted, MIB, NAME, PORT,
 };
 use crate::harness::guest::{module_users, until};
-use crate::harness::{Ctx, Test, NETNS, SHM, WRONG_DATA};
+use crate::harness::{Ctx, Test, NETNS, SHM, TWO, WRONG_DATA};
 use crate::pair::WAIT;
 use crate::sys::Map;
 use anyhow::{bail, ensure, Context, Result};
@@ -29,49 +29,49 @@ use std::time::Duration;
 pub const TESTS: &[Test] = &[
     Test::pair("blkpmem.flush_and_fua_on_disk_are_commits", commits)
         .seconds(30)
-        .on(NETNS | SHM),
+        .on(NETNS | TWO | SHM),
     Test::pair("blkpmem.fsync_of_file_system_reaches_device", file_system)
         .seconds(30)
-        .on(NETNS | SHM),
+        .on(NETNS | TWO | SHM),
     Test::pair("blkpmem.flush_after_lost_connection_commits", lost)
         .seconds(60)
-        .on(NETNS | SHM),
+        .on(NETNS | TWO | SHM),
     Test::pair("blkpmem.disconnect_commits_and_next_disk_commits_all", rest)
         .seconds(30)
-        .on(NETNS | SHM),
+        .on(NETNS | TWO | SHM),
     Test::pair(
         "blkpmem.flush_after_small_writes_to_all_chunks_commits_each",
         small,
     )
     .seconds(30)
-    .on(NETNS | SHM),
+    .on(NETNS | TWO | SHM),
     Test::pair(
         "blkpmem.removal_without_connection_names_lost_writes",
         unflushed,
     )
     .seconds(60)
-    .on(NETNS | SHM),
+    .on(NETNS | TWO | SHM),
     Test::pair("blkpmem.second_disk_is_refused", second)
         .seconds(30)
-        .on(NETNS | SHM),
+        .on(NETNS | TWO | SHM),
     Test::pair("blkpmem.disk_fails_after_another_disk_was_admitted", after)
         .seconds(60)
-        .on(NETNS | SHM),
+        .on(NETNS | TWO | SHM),
     Test::pair("blkpmem.write_through_many_queues_reads_back", queues)
         .seconds(40)
-        .on(NETNS | SHM),
+        .on(NETNS | TWO | SHM),
     Test::pair("blkpmem.export_of_unsuitable_device_is_refused", refusals)
         .seconds(30)
-        .on(NETNS | SHM),
+        .on(NETNS | TWO | SHM),
     Test::pair("blkpmem.initiator_without_commits_is_refused", earlier)
         .seconds(30)
         .on(NETNS),
     Test::pair("blkpmem.unexport_during_writes_frees_device", unexported)
         .seconds(60)
-        .on(NETNS | SHM),
+        .on(NETNS | TWO | SHM),
     Test::pair("blkpmem.device_unbound_during_writes_ends_export", unbound)
         .seconds(60)
-        .on(NETNS | SHM),
+        .on(NETNS | TWO | SHM),
 ];
 
 /// Another disk than that of the test.
