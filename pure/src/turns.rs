@@ -57,7 +57,7 @@ pub enum Turn {
     Blocked,
 }
 
-/// What the work item of a user does after a turn.
+/// The next step of a user's work item, after a turn.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Then {
     /// No channel waits.

@@ -2,9 +2,9 @@
 //! The ranges that an endpoint has written since they were last committed.
 //!
 //! One-sided writes are known to the initiator alone. A consumer that commits everything at certain
-//! moments notes each write here, and then commits what [`Written::take`] returns. A range is noted again if
-//! its commit was not posted, or completed with an error. Before a key is revoked, its ranges are committed
-//! or forgotten: the peer counts commits under keys that have ended.
+//! moments notes each write here, and then commits the ranges that [`Written::take`] returns. A range is
+//! noted again if its commit was not posted, or completed with an error. Before a key is revoked, its
+//! ranges are committed or forgotten: the peer counts commits under keys that have ended.
 
 use super::commit::Range;
 

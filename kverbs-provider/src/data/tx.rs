@@ -455,7 +455,8 @@ impl<H: Owner> DataPath<H> {
             place.durable = Some(Durable::new(op));
         }
         match accepted {
-            Accepted::Posted => {
+            Accepted::Posted =>
+            {
                 #[cfg(kfabric_seed_bug = "pmem-early-commit")]
                 if tx.commit_early(slot) {
                     drop(guard);

@@ -67,8 +67,8 @@ fn a_key_is_forgotten_with_all_its_ranges() {
 proptest! {
     #![proptest_config(config())]
 
-    /// Each written byte is in a range, no range leaves what was written with its key, and the ranges
-    /// do not overlap.
+    /// Each written byte is in a range. All bytes of a range are between the first and the last written
+    /// byte of its key. The ranges do not overlap.
     #[test]
     fn no_written_byte_is_missed(
         writes in prop::collection::vec((0u64..4, 0u64..400, 0u64..24), 1..60),
