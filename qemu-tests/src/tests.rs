@@ -76,6 +76,7 @@ pub mod msg;
 pub mod ofi;
 pub mod planted;
 pub mod pmcut;
+pub mod pmcut_disk;
 pub mod pmem;
 pub mod pmem_channel;
 pub mod pmem_commit;
@@ -229,6 +230,7 @@ pub fn all() -> Vec<Test> {
         pmem_commit::TESTS,
         pmem_verbs::TESTS,
         pmcut::TESTS,
+        pmcut_disk::TESTS,
         containers::TESTS,
         planted::TESTS,
     ];

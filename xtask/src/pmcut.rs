@@ -49,6 +49,34 @@ pub enum Provider {
     Kverbs,
 }
 
+/// The owner of the memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub enum Target {
+    /// A program, by a device-dax device.
+    Dax,
+    /// The kernel: kfblk exports a block device.
+    Disk,
+}
+
+impl Target {
+    /// Returns the names of the tests: reading the bytes that the power failure left, and writing.
+    fn tests(self) -> [&'static str; 2] {
+        match self {
+            Self::Dax => ["pmcut.kept", "pmcut.writes"],
+            Self::Disk => ["pmcut.disk_kept", "pmcut.disk_writes"],
+        }
+    }
+
+    /// Returns the number of writes for each of which there is a fence at least.
+    fn merged(self) -> u64 {
+        match self {
+            Self::Dax => 1,
+            // A flush covers up to three writes of each of three threads.
+            Self::Disk => 9,
+        }
+    }
+}
+
 impl Provider {
     fn nodes(self) -> Nodes {
         match self {
@@ -104,6 +132,9 @@ pub struct Args {
     /// The provider of the writes.
     #[arg(long, value_enum, default_value = "kshm")]
     pub provider: Provider,
+    /// The owner of the memory: a program, or the kernel.
+    #[arg(long, value_enum, default_value = "dax")]
+    pub target: Target,
 }
 
 impl Args {
@@ -116,6 +147,7 @@ impl Args {
             eadr: false,
             kernel: Kernel::Stock,
             provider: Provider::Kshm,
+            target: Target::Dax,
         }
     }
 
@@ -220,6 +252,7 @@ struct Rig<'a> {
     /// Folder that guests find at `/host`.
     host: PathBuf,
     provider: Provider,
+    target: Target,
     seed: u64,
     /// Number of the boot, from 1.
     boots: u64,
@@ -272,6 +305,7 @@ impl<'a> Rig<'a> {
             cut,
             host,
             provider: args.provider,
+            target: args.target,
             seed,
             boots: 0,
             area: None,
@@ -299,10 +333,11 @@ impl<'a> Rig<'a> {
             Ok(bytes) => bytes,
             Err(_) => vec![0; LEN as usize],
         };
-        let mut tests = vec!["pmcut.writes"];
+        let [kept, written] = self.target.tests();
+        let mut tests = vec![written];
         if let Some(area) = self.area {
             std::fs::write(self.host.join(KEPT), &memory[area..area + AREA])?;
-            tests.insert(0, "pmcut.kept");
+            tests.insert(0, kept);
         }
         let (outcome, results) = self.run(end, writes, &tests)?;
         let log = Log::read(&self.cut.log())?;
@@ -318,7 +353,7 @@ impl<'a> Rig<'a> {
         if log.unknown > 0 {
             faults.push(format!("{} write-backs of unknown addresses", log.unknown));
         }
-        if end == End::Own && log.fences < self.provider.fences(writes) {
+        if end == End::Own && log.fences < self.provider.fences(writes) / self.target.merged() {
             faults.push(format!("{} fences for {writes} writes", log.fences));
         }
         Ok(Boot {

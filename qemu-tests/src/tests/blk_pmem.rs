@@ -88,7 +88,7 @@ fn try_set(at: &Path, value: &str) {
 }
 
 /// The NVDIMM as a block device with a DAX device (`fsdax`).
-struct Nvdimm {
+pub(super) struct Nvdimm {
     region: PathBuf,
     number: u32,
     /// Name of the device in sysfs whose driver makes the block device.
@@ -120,6 +120,14 @@ impl Nvdimm {
         set(&Path::new(DRIVER).join("bind"), &self.pfn)?;
         let path = self.path();
         until("the block device", WAIT, || Ok(path.exists().then_some(())))
+    }
+
+    /// Returns the physical address of the block device's first byte.
+    pub(super) fn address(&self) -> Result<u64> {
+        let at = self.region.join(&self.pfn).join("resource");
+        let text = fs::read_to_string(&at).with_context(|| at.display().to_string())?;
+        let digits = text.trim().trim_start_matches("0x");
+        u64::from_str_radix(digits, 16).with_context(|| text.clone())
     }
 
     /// Returns the path of the block device.
@@ -183,7 +191,7 @@ fn export(ctx: &Ctx, path: &Path) -> Result<()> {
 
 /// Exports the NVDIMM of node 1, connects a disk on node 2, runs `target` on node 1 and `client` on
 /// node 2, and removes everything. Then `after` gets the device.
-fn with(
+pub(super) fn with(
     ctx: &mut Ctx,
     options: &[&str],
     target: impl FnOnce(&mut Ctx, &Nvdimm) -> Result<()>,
@@ -227,7 +235,7 @@ fn chunks(disk: &Disk) -> u64 {
 }
 
 /// A disk whose writes are durable when they complete.
-fn through(path: &Path, size: usize) -> Result<Disk> {
+pub(super) fn through(path: &Path, size: usize) -> Result<Disk> {
     let file = File::options()
         .write(true)
         .custom_flags(libc::O_DIRECT | libc::O_DSYNC)

@@ -259,7 +259,7 @@ impl Guests<'_> {
     /// Returns parameters of the kernel for the plug-in, which translates addresses itself.
     fn append(&self) -> &'static str {
         match self.options.pmcut {
-            Some(_) => " nokaslr",
+            Some(_) => " nokaslr iomem=relaxed",
             None => "",
         }
     }
