@@ -156,6 +156,9 @@ struct page *kfblk_pmem_pages(struct kfblk_pmem *of, u64 index, u64 most, u64 *c
 	long ret;
 	int id;
 
+	/* The kernel has no such function then, and kfblk_pmem_open() has failed. */
+	if (!IS_ENABLED(CONFIG_DAX))
+		return ERR_PTR(-EOPNOTSUPP);
 	id = dax_read_lock();
 	ret = dax_direct_access(of->dax, PHYS_PFN(of->start) + index, min_t(u64, most, INT_MAX),
 				DAX_ACCESS, NULL, &pfn);
