@@ -233,10 +233,11 @@ static inline ssize_t kfi_inject_writedata(struct kfid_ep *ep, const void *buf, 
 /*
  * The ranges that an endpoint has written since their last commit. A consumer that
  * commits everything at certain moments notes each posted write, and then commits
- * the ranges that kfi_written_take() returns, until it returns false. A range is noted again if
- * its commit was not posted, or completed with an error. Before a key is revoked, its
- * ranges are committed or forgotten: the peer ends a connection after commits under
- * eight keys that have ended. The consumer serializes the calls for one structure.
+ * the ranges that kfi_written_take() returns, until it returns false. A range is
+ * noted again if its commit was not posted, or completed with an error. Before a key
+ * is revoked, its ranges are committed or forgotten: the peer ends a connection after
+ * commits under eight keys that have ended. The consumer serializes the calls for one
+ * structure.
  */
 struct kfi_written;
 
