@@ -121,6 +121,26 @@ static void persistent_caches(void)
 	CHECK(kept(1) == 2);
 }
 
+static void whole_device(void)
+{
+	struct pending a = { 0 }, device = { 0 };
+
+	fresh(false);
+	put(&a, 0, 1, false);
+	put(&a, 1, 2, false);
+	put(&a, 3, 3, false);
+	write_all_back(&memory, &device, LINE, LINE);
+	put(&a, 3, 4, false);
+	CHECK(kept(0) == 0);
+	CHECK(fence(&memory, &device) == 1 && kept(0) == 1 && kept(1) == 0 && kept(3) == 3);
+	write_all_back(&memory, &device, LINE, LINE);
+	CHECK(device.count == 1);
+	fence(&memory, &device);
+	CHECK(kept(3) == 4);
+	write_all_back(&memory, &device, LINE, LINE);
+	CHECK(fence(&memory, &device) == 0);
+}
+
 static void records(void)
 {
 	struct log_head *head = (struct log_head *)log_;
@@ -152,6 +172,7 @@ int main(void)
 	instructions();
 	lines();
 	persistent_caches();
+	whole_device();
 	records();
 	return failed;
 }

@@ -202,6 +202,16 @@ static inline uint64_t fence(struct memory *m, struct pending *p)
 	return number;
 }
 
+/* Writes back all lines that are not durable, but for `skip_len` bytes at `skip`. */
+static inline void write_all_back(struct memory *m, struct pending *p, uint64_t skip,
+				  uint64_t skip_len)
+{
+	for (uint64_t offset = 0; offset < m->len; offset += LINE) {
+		if (offset - skip >= skip_len && memcmp(m->live + offset, m->durable + offset, LINE))
+			write_back(m, p, offset);
+	}
+}
+
 /* Makes the line at `offset` durable with its present bytes. */
 static inline void write_through(struct memory *m, enum record_kind kind, uint64_t offset)
 {

@@ -15,10 +15,14 @@
  *   log_len    maximum length of the log
  *   channel    offset of a page in the memory; a store to the last byte of one of its lines logs
  *              that line as a message (`mark`). The page is never durable.
+ *   device     1: the memory is a virtio-pmem device's, and only the device makes stores durable: all
+ *              of them, when QEMU calls fsync() for `live`. Write-backs, fences and evictions do
+ *              nothing. The plug-in has to be preloaded, so that its fsync() is called.
  *   eadr       1: the caches are persistent, a store is durable at once
  *   evict      N: one of N stores makes its line durable at once, as a full cache does; 0: none
  *   drain      microseconds that a fence waits, after the first mark, before its lines are durable
- *   stop       K: SIGKILL after the Kth fence behind the first mark; 0: never
+ *   stop       K: SIGKILL after the Kth fence behind the first mark; 0: never. The fsync() of a
+ *              device counts as a fence, here and for `drain`.
  *   kill       SIGKILL this many microseconds after the first mark; 0: never
  *
  * The guest's kernel runs with `nokaslr`, so that an address in its direct map tells the physical
@@ -27,6 +31,8 @@
 #include <fcntl.h>
 #include <signal.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include "decode.h"
@@ -86,6 +92,7 @@ uint64_t qemu_plugin_hwaddr_phys_addr(const struct qemu_plugin_hwaddr *hwaddr);
 
 EXPORT int qemu_plugin_version = 4;
 EXPORT int qemu_plugin_install(qemu_plugin_id_t id, const void *info, int argc, char **argv);
+EXPORT int fsync(int fd);
 
 #define CPUS 16
 #define PAGE 4096
@@ -119,6 +126,9 @@ static struct cpu cpus[CPUS];
 static uint64_t channel = UINT64_MAX;
 static uint64_t base, len, log_len, evict, drain, stop, kill_after;
 static const char *live, *durable, *logged;
+/* The memory is a virtio-pmem device's; its file. */
+static bool device;
+static struct stat device_file;
 /* Set at the first mark. */
 static bool begun;
 static uint64_t fences_before;
@@ -151,13 +161,12 @@ static void begin(void)
 		abort();
 }
 
-static void on_fence(unsigned int vcpu, void *unused)
+/* Makes pending lines durable. */
+static void settle_all(struct pending *pending)
 {
-	struct pending *pending = &cpus[vcpu].pending;
 	bool now = __atomic_load_n(&begun, __ATOMIC_ACQUIRE);
 	uint64_t number;
 
-	(void)unused;
 	if (!pending->count)
 		return;
 	if (drain && now)
@@ -165,6 +174,29 @@ static void on_fence(unsigned int vcpu, void *unused)
 	number = fence(&memory, pending);
 	if (stop && now && number >= fences_before + stop)
 		die();
+}
+
+static void on_fence(unsigned int vcpu, void *unused)
+{
+	(void)unused;
+	settle_all(&cpus[vcpu].pending);
+}
+
+/* Calls fsync(), which a thread of QEMU does for each flush of a virtio-pmem device. */
+int fsync(int fd)
+{
+	static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+	static struct pending pending;
+	struct stat file;
+
+	if (device && !fstat(fd, &file) && file.st_dev == device_file.st_dev &&
+	    file.st_ino == device_file.st_ino) {
+		pthread_mutex_lock(&lock);
+		write_all_back(&memory, &pending, channel, PAGE);
+		settle_all(&pending);
+		pthread_mutex_unlock(&lock);
+	}
+	return syscall(SYS_fsync, fd);
 }
 
 static uint64_t read_register(struct cpu *cpu, int number)
@@ -233,6 +265,8 @@ static void on_store(unsigned int vcpu, qemu_plugin_meminfo_t info, uint64_t vad
 		on_channel(offset, size);
 		return;
 	}
+	if (device)
+		return;
 	count(nt ? &memory.log->nt_stores : &memory.log->stores);
 	for (uint64_t line = offset & ~(LINE - 1ULL); line < offset + size; line += LINE) {
 		store(&memory, &cpu->pending, line, nt);
@@ -254,6 +288,8 @@ static void on_insn(struct qemu_plugin_insn *insn)
 	nt = decoded.kind == NT_STORE ? (void *)1 : NULL;
 	qemu_plugin_register_vcpu_mem_cb(insn, on_store, QEMU_PLUGIN_CB_NO_REGS, QEMU_PLUGIN_MEM_W,
 					 nt);
+	if (device)
+		return;
 	if (decoded.kind == FENCE) {
 		qemu_plugin_register_vcpu_insn_exec_cb(insn, on_fence, QEMU_PLUGIN_CB_NO_REGS,
 						       NULL);
@@ -343,6 +379,12 @@ static bool read_argument(const char *name, const char *value)
 	return false;
 }
 
+/* QEMU turns a value of 1 or 0 into a word. */
+static bool is_on(const char *value)
+{
+	return !strcmp(value, "1") || !strcmp(value, "on");
+}
+
 int qemu_plugin_install(qemu_plugin_id_t id, const void *info, int argc, char **argv)
 {
 	bool eadr = false;
@@ -354,9 +396,10 @@ int qemu_plugin_install(qemu_plugin_id_t id, const void *info, int argc, char **
 		if (!value)
 			return -1;
 		*value++ = 0;
-		/* QEMU turns a value of 1 or 0 into a word. */
 		if (!strcmp(argv[i], "eadr"))
-			eadr = !strcmp(value, "1") || !strcmp(value, "on");
+			eadr = is_on(value);
+		else if (!strcmp(argv[i], "device"))
+			device = is_on(value);
 		else if (!read_argument(argv[i], value))
 			return -1;
 	}
@@ -367,6 +410,8 @@ int qemu_plugin_install(qemu_plugin_id_t id, const void *info, int argc, char **
 	memory_init(&memory, map(live, len), map(durable, len), len, map(logged, log_len),
 		    log_len);
 	memory.eadr = eadr;
+	if (device && stat(live, &device_file))
+		return -1;
 	qemu_plugin_register_vcpu_init_cb(id, on_cpu);
 	qemu_plugin_register_vcpu_tb_trans_cb(id, on_tb);
 	return 0;

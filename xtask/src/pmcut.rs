@@ -2,7 +2,7 @@
 
 //! `cargo xtask pmcut`: cuts the power of a guest's persistent memory.
 //!
-//! A guest writes durably to an NVDIMM, and a plug-in of the emulator keeps the bytes that a
+//! A guest writes durably to an NVDIMM or a virtio-pmem device, and a plug-in of the emulator keeps the bytes that a
 //! power failure would leave (`qemu-tests/pmcut`). The first boot is checked at every moment of its log. Later
 //! boots are killed; each begins with the bytes that the power failure before it left, and a
 //! program in the guest reads them.
@@ -54,8 +54,10 @@ pub enum Provider {
 pub enum Target {
     /// A program, by a device-dax device.
     Dax,
-    /// The kernel: kfblk exports a block device.
+    /// The kernel: kfblk exports a block device as persistent memory.
     Disk,
+    /// The kernel: kfblk exports a virtio-pmem device through the block layer.
+    Virtio,
 }
 
 impl Target {
@@ -64,6 +66,7 @@ impl Target {
         match self {
             Self::Dax => ["pmcut.kept", "pmcut.writes"],
             Self::Disk => ["pmcut.disk_kept", "pmcut.disk_writes"],
+            Self::Virtio => ["pmcut.virtio_kept", "pmcut.virtio_writes"],
         }
     }
 
@@ -72,7 +75,7 @@ impl Target {
         match self {
             Self::Dax => 1,
             // A flush covers up to three writes of each of three threads.
-            Self::Disk => 9,
+            Self::Disk | Self::Virtio => 9,
         }
     }
 }
@@ -162,17 +165,20 @@ impl Args {
     }
 
     /// Returns the arguments of a run of some minutes.
-    pub fn long(seed: u64, provider: Provider) -> Self {
-        // A boot over verbs takes three times as long.
-        let (cuts, kills) = match provider {
-            Provider::Kshm => (3000, 8),
-            Provider::Kverbs => (1000, 2),
+    pub fn long(seed: u64, target: Target, provider: Provider) -> Self {
+        // A boot over verbs takes three times as long, and a write of a disk longer than an
+        // endpoint's.
+        let (cuts, kills) = match (target, provider) {
+            (Target::Dax, Provider::Kshm) => (3000, 8),
+            (Target::Dax, Provider::Kverbs) => (1000, 2),
+            (Target::Disk | Target::Virtio, _) => (300, 2),
         };
         Self {
             cuts,
             kills,
             seed: Some(seed),
             provider,
+            target,
             ..Self::short()
         }
     }
@@ -226,12 +232,13 @@ pub fn test(ctx: &Context, args: &Args, report: &Report) -> Result<()> {
 /// # Errors
 ///
 /// If no guest can be prepared or started, or if something else is wrong with the boot.
-pub fn lost(ctx: &Context, cuts: u64, provider: Provider) -> Result<Vec<String>> {
+pub fn lost(ctx: &Context, cuts: u64, provider: Provider, target: Target) -> Result<Vec<String>> {
     let args = Args {
         cuts,
         kills: 0,
         seed: Some(1),
         provider,
+        target,
         ..Args::short()
     };
     let boot = Rig::new(ctx, &args, 1)?.boot(End::Own, cuts)?;
@@ -245,7 +252,7 @@ pub fn lost(ctx: &Context, cuts: u64, provider: Provider) -> Result<Vec<String>>
     Ok(lost)
 }
 
-/// Prepared guests with an NVDIMM whose power is cut.
+/// Prepared guests with persistent memory whose power is cut.
 struct Rig<'a> {
     guests: Guests<'a>,
     cut: Pmcut,
@@ -287,6 +294,7 @@ impl<'a> Rig<'a> {
         let host = dir.join("host");
         std::fs::create_dir_all(&host).with_context(|| host.display().to_string())?;
         let cut = Pmcut {
+            device: args.target == Target::Virtio,
             eadr: args.eadr,
             evict: EVICT,
             drain: DRAIN,

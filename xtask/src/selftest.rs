@@ -194,10 +194,10 @@ fn found(
         ..ctx.clone()
     };
     if at == POWER_CUT {
-        return pmcut::lost(&ctx, CUTS, pmcut::Provider::Kshm);
+        return pmcut::lost(&ctx, CUTS, pmcut::Provider::Kshm, pmcut::Target::Dax);
     }
     if at == POWER_CUT_VERBS {
-        return pmcut::lost(&ctx, CUTS, pmcut::Provider::Kverbs);
+        return pmcut::lost(&ctx, CUTS, pmcut::Provider::Kverbs, pmcut::Target::Dax);
     }
     let options = Options {
         nodes: at.nodes,

@@ -1,28 +1,38 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! Workload of `cargo xtask pmcut --target disk`: a disk of kfblk on persistent memory.
+//! Workloads of `cargo xtask pmcut --target disk` and `--target virtio`: a disk of kfblk on persistent
+//! memory.
 //!
-//! Node 1 exports the NVDIMM as a block device. Node 2 writes sectors, and makes them durable by FUA or by a
-//! flush. As in [`pmcut`](super::pmcut), the host hears of each write before it begins and after it is
-//! durable.
+//! Node 1 exports the NVDIMM as persistent memory, or a virtio-pmem device through the block layer. Node 2
+//! writes sectors, and makes them durable by FUA or by a flush. As in [`pmcut`](super::pmcut), the host
+//! hears of each write before it begins and after it is durable.
 
 use super::blk_pmem::{through, with, Nvdimm};
 use super::pmcut::Channel;
-use crate::disk::Disk;
+use super::pmem::Device;
+use crate::disk::{connect, disconnect, export_device, kfi, Disk, Loaded, NAME};
+use crate::harness::guest::until;
 use crate::harness::{Ctx, Test, POWER_CUT, POWER_CUT_VERBS};
-use crate::pmcut_message::{bytes, mix, sum, Message, Write, AREA, KEPT, WRITES};
+use crate::pair::WAIT;
+use crate::pmcut_message::{bytes, mix, sum, Message, Write, AREA, BASE, KEPT, WRITES};
 use crate::sys::Map;
 use anyhow::{ensure, Context, Result};
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// The topic's tests.
 pub const TESTS: &[Test] = &[
-    Test::pair("pmcut.disk_kept", kept)
+    Test::pair("pmcut.disk_kept", |ctx| kept(ctx, over_nvdimm))
         .seconds(40)
         .on(POWER_CUT | POWER_CUT_VERBS),
-    Test::pair("pmcut.disk_writes", writes)
+    Test::pair("pmcut.disk_writes", |ctx| writes(ctx, over_nvdimm))
+        .seconds(90)
+        .on(POWER_CUT | POWER_CUT_VERBS),
+    Test::pair("pmcut.virtio_kept", |ctx| kept(ctx, over_virtio))
+        .seconds(40)
+        .on(POWER_CUT | POWER_CUT_VERBS),
+    Test::pair("pmcut.virtio_writes", |ctx| writes(ctx, over_virtio))
         .seconds(90)
         .on(POWER_CUT | POWER_CUT_VERBS),
 ];
@@ -35,10 +45,45 @@ const BATCH: u64 = 3;
 const SECTORS: u64 = 48;
 const SECTOR: u64 = 512;
 
+/// Runs a function on node 2 with the path of the disk, and with the physical address of the first
+/// byte of the device that node 1 exports.
+type Over = fn(&mut Ctx, fn(&mut Ctx, &Path, u64) -> Result<()>) -> Result<()>;
+
+/// Exports the NVDIMM as persistent memory: flushes are commits.
+fn over_nvdimm(ctx: &mut Ctx, client: fn(&mut Ctx, &Path, u64) -> Result<()>) -> Result<()> {
+    let target = |ctx: &mut Ctx, nvdimm: &Nvdimm| ctx.ctl.send(&nvdimm.address()?);
+    let client = |ctx: &mut Ctx, path: &Path| {
+        let address = ctx.ctl.recv()?;
+        client(ctx, path, address)
+    };
+    with(ctx, &[], target, client, |_| Ok(()))
+}
+
+/// Exports a virtio-pmem device through the block layer: flushes are the device's.
+fn over_virtio(ctx: &mut Ctx, client: fn(&mut Ctx, &Path, u64) -> Result<()>) -> Result<()> {
+    let loaded = Loaded::new(ctx)?;
+    if ctx.first() {
+        let (_, number) = Device::Virtio.region()?;
+        let path = PathBuf::from(format!("/dev/pmem{number}"));
+        until("the block device", WAIT, || Ok(path.exists().then_some(())))?;
+        export_device(ctx, &path, &[])?;
+    }
+    ctx.barrier("exported")?;
+    if !ctx.first() {
+        let disk = connect(ctx, NAME, &[])?;
+        client(ctx, &disk, BASE)?;
+        disconnect(NAME)?;
+    }
+    ctx.barrier("disconnected")?;
+    if ctx.first() {
+        kfi(&["unexport", NAME])?;
+    }
+    loaded.end(ctx)
+}
+
 /// Reads the area after a power failure, and compares it with the bytes that the host found.
-fn kept(ctx: &mut Ctx) -> Result<()> {
-    let target = |_: &mut Ctx, _: &Nvdimm| Ok(());
-    let client = |_: &mut Ctx, path: &Path| {
+fn kept(ctx: &mut Ctx, over: Over) -> Result<()> {
+    over(ctx, |_, path, _| {
         let disk = Disk::open(path)?;
         let map = Map::anon(AREA)?;
         disk.read(0, &map, AREA)?;
@@ -48,8 +93,7 @@ fn kept(ctx: &mut Ctx) -> Result<()> {
         map.read(0, &mut there);
         ensure!(there == kept, "the disk has other bytes than the host");
         Ok(())
-    };
-    with(ctx, &[], target, client, |_| Ok(()))
+    })
 }
 
 /// The writes that were chosen and are not durable yet.
@@ -137,10 +181,8 @@ fn durable(channel: &Channel, chosen: &Mutex<Chosen>, seed: u64, write: &Write, 
     locked(chosen).open.retain(|of| of.number != number);
 }
 
-fn writes(ctx: &mut Ctx) -> Result<()> {
-    let target = |ctx: &mut Ctx, nvdimm: &Nvdimm| ctx.ctl.send(&nvdimm.address()?);
-    let client = |ctx: &mut Ctx, path: &Path| {
-        let address: u64 = ctx.ctl.recv()?;
+fn writes(ctx: &mut Ctx, over: Over) -> Result<()> {
+    over(ctx, |ctx, path, address| {
         let count: u64 = std::env::var(WRITES).context(WRITES)?.parse()?;
         let seed = ctx.env.seed;
         let channel = Channel::open_memory()?;
@@ -162,6 +204,5 @@ fn writes(ctx: &mut Ctx) -> Result<()> {
         })?;
         channel.say(0, Message::End);
         Ok(())
-    };
-    with(ctx, &[], target, client, |_| Ok(()))
+    })
 }

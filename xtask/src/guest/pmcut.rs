@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! Power cuts of a guest's NVDIMM, by a plug-in of the emulator (`qemu-tests/pmcut`).
+//! Power cuts of a guest's persistent memory, by a plug-in of the emulator (`qemu-tests/pmcut`).
 
 use super::qemu::escape;
 use crate::pmcut::message::{BASE, CHANNEL, LEN};
@@ -16,6 +16,9 @@ const LOG_LEN: u64 = 4 << 30;
 pub struct Pmcut {
     /// Folder of the files.
     pub dir: PathBuf,
+    /// The memory is a virtio-pmem device's instead of an NVDIMM's: only a flush by the device makes
+    /// stores durable.
+    pub device: bool,
     /// The caches are persistent: a store is durable at once.
     pub eadr: bool,
     /// One of this many stores makes its line durable at once, as a full cache does; 0: none.
@@ -42,6 +45,7 @@ impl Pmcut {
     pub fn new(dir: &Path) -> Self {
         Self {
             dir: dir.to_owned(),
+            device: false,
             eadr: false,
             evict: 0,
             drain: Duration::ZERO,
@@ -97,19 +101,20 @@ impl Pmcut {
         }
     }
 
-    /// Returns QEMU's arguments for the machine's NVDIMM.
-    pub(super) fn nvdimm(&self) -> [(&'static str, String); 3] {
-        let persistence = if self.eadr { "cpu" } else { "mem-ctrl" };
+    /// Returns QEMU's arguments for the persistent memory.
+    pub(super) fn memory(&self) -> Vec<(&'static str, String)> {
         let live = escape(&self.live());
-        [
-            (
-                "-machine",
-                format!("pc,nvdimm=on,nvdimm-persistence={persistence}"),
-            ),
-            (
-                "-object",
-                format!("memory-backend-file,id=pmem0,mem-path={live},share=on,size={LEN}"),
-            ),
+        let file =
+            |id: &str| format!("memory-backend-file,id={id},mem-path={live},share=on,size={LEN}");
+        if self.device {
+            let device = format!("virtio-pmem-pci,memdev=pmem1,memaddr={BASE:#x}");
+            return vec![("-object", file("pmem1")), ("-device", device)];
+        }
+        let persistence = if self.eadr { "cpu" } else { "mem-ctrl" };
+        let machine = format!("pc,nvdimm=on,nvdimm-persistence={persistence}");
+        vec![
+            ("-machine", machine),
+            ("-object", file("pmem0")),
             ("-device", format!("nvdimm,memdev=pmem0,addr={BASE:#x}")),
         ]
     }
@@ -123,11 +128,12 @@ impl Pmcut {
         };
         format!(
             "{},base={BASE:#x},len={LEN:#x},live={},durable={},log={},log_len={LOG_LEN:#x},\
-             channel={CHANNEL:#x},eadr={},evict={},drain={},stop={stop},kill={kill}",
+             channel={CHANNEL:#x},device={},eadr={},evict={},drain={},stop={stop},kill={kill}",
             escape(file),
             escape(&self.live()),
             escape(&self.durable()),
             escape(&self.log()),
+            u8::from(self.device),
             u8::from(self.eadr),
             self.evict,
             self.drain.as_micros(),

@@ -55,7 +55,8 @@ pub struct Machine<'a> {
 pub enum Pmem<'a> {
     /// The NVDIMM keeps every store.
     Plain,
-    /// A plug-in, whose file is given, cuts the power of the NVDIMM.
+    /// A plug-in, whose file is given, cuts the power of one of the two. If that is the virtio-pmem
+    /// device, there is no NVDIMM.
     Cut(&'a Pmcut, &'a Path),
 }
 
@@ -82,6 +83,11 @@ const APPEND: &str = "console=ttyS0 panic=-1 panic_on_warn=1 oops=panic hung_tas
 
 /// Returns a command for QEMU without arguments.
 pub fn program(rig: &Rig) -> Command {
+    program_with(rig, None)
+}
+
+/// As [`program`], with a library whose functions take the place of the C library's.
+fn program_with(rig: &Rig, preload: Option<&Path>) -> Command {
     let root = &rig.root;
     let libraries: Vec<String> = [
         "usr/lib/x86_64-linux-gnu",
@@ -95,6 +101,11 @@ pub fn program(rig: &Rig) -> Command {
     cmd.args(["--pdeathsig", "KILL"])
         .arg(root.join("usr/lib64/ld-linux-x86-64.so.2"))
         .args(["--library-path", &libraries.join(":")])
+        .args(
+            preload
+                .into_iter()
+                .flat_map(|file| [Path::new("--preload"), file]),
+        )
         .arg(root.join("usr/bin/qemu-system-x86_64"))
         .env(
             "QEMU_MODULE_DIR",
@@ -109,7 +120,11 @@ pub fn program(rig: &Rig) -> Command {
 impl Machine<'_> {
     /// Returns the command that starts the machine.
     pub fn command(&self) -> Command {
-        let mut cmd = program(self.rig);
+        let preload = match self.pmem {
+            Some(Pmem::Cut(cut, plugin)) if cut.device => Some(plugin),
+            _ => None,
+        };
+        let mut cmd = program_with(self.rig, preload);
         cmd.args(self.accel_args());
         cmd.args(self.arguments());
         cmd
@@ -252,10 +267,13 @@ impl Pmem<'_> {
                 add("-device", "nvdimm,memdev=pmem0".into());
             }
             Self::Cut(cut, plugin) => {
-                for (option, value) in cut.nvdimm() {
+                for (option, value) in cut.memory() {
                     add(option, value);
                 }
                 add("-plugin", cut.plugin(plugin));
+                if cut.device {
+                    return;
+                }
             }
         }
         // The device virtio-pmem flushes its memory by the file's fsync(), so it needs a file.

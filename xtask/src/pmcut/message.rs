@@ -2,16 +2,16 @@
 
 //! Messages of the workload in the guest to the host, compiled into both.
 //!
-//! The workload stores a message in a cache line of the channel, a page of the NVDIMM, the last
+//! The workload stores a message in a cache line of the channel, a page of the persistent memory, the last
 //! word last. The plug-in then adds the line to its log, in program order with the fences.
 
-/// Physical address of the NVDIMM.
+/// Physical address of the persistent memory.
 pub const BASE: u64 = 8 << 30;
-/// Length of the NVDIMM in bytes.
+/// Length of the persistent memory in bytes.
 pub const LEN: u64 = 64 << 20;
-/// Offset of the channel in the NVDIMM, at a large page's start.
+/// Offset of the channel in the memory, at a large page's start.
 pub const CHANNEL: u64 = LEN - (2 << 20);
-/// Length in bytes of the part of the device-dax device to which the workload writes.
+/// Length in bytes of the part of the device to which the workload writes.
 pub const AREA: usize = 1 << 20;
 /// Length of a message in bytes: a cache line.
 pub const LINE: usize = 64;

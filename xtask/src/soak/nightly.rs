@@ -230,7 +230,7 @@ fn power_cuts(ctx: &Context, seed: u64, provider: Provider, eadr: bool) -> Resul
     let report = Report::new(None)?;
     let args = pmcut::Args {
         eadr,
-        ..pmcut::Args::long(seed, provider)
+        ..pmcut::Args::long(seed, pmcut::Target::Dax, provider)
     };
     pmcut::test(ctx, &args, &report)?;
     report.finish();
