@@ -20,7 +20,11 @@ struct kfblk_bio {
 static const blk_opf_t kfblk_ops[] = {
 	[KFBLK_OP_READ]		= REQ_OP_READ,
 	[KFBLK_OP_WRITE]	= REQ_OP_WRITE | REQ_SYNC | REQ_IDLE,
+#ifdef KFABRIC_SEED_BUG_device_no_flush
+	[KFBLK_OP_FLUSH]	= REQ_OP_WRITE,
+#else
 	[KFBLK_OP_FLUSH]	= REQ_OP_WRITE | REQ_PREFLUSH,
+#endif
 	[KFBLK_OP_DISCARD]	= REQ_OP_DISCARD,
 	[KFBLK_OP_ZEROES]	= REQ_OP_WRITE_ZEROES,
 };

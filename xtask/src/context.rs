@@ -52,6 +52,10 @@ pub enum SeedBug {
     PmemWrongRange,
     /// A durable write over verbs asks for its commit before its bytes have arrived.
     PmemEarlyCommit,
+    /// A flush of a disk on persistent memory completes without a commit.
+    DiskEarlyFlush,
+    /// A flush of a disk does not flush the exported block device.
+    DeviceNoFlush,
 }
 
 impl SeedBug {
@@ -73,6 +77,8 @@ impl SeedBug {
             Self::PmemLastLine => "pmem-last-line",
             Self::PmemWrongRange => "pmem-wrong-range",
             Self::PmemEarlyCommit => "pmem-early-commit",
+            Self::DiskEarlyFlush => "disk-early-flush",
+            Self::DeviceNoFlush => "device-no-flush",
         }
     }
 

@@ -12,7 +12,7 @@ use crate::context::{Context, SeedBug};
 use crate::guest::output::by_line;
 use crate::guest::run::Outcome;
 use crate::guest::{Guests, Job, Kernel, Nodes, Options};
-use crate::pmcut;
+use crate::pmcut::{self, Provider, Target};
 use crate::progress::clock;
 use crate::report::{Line, Report, Status};
 use crate::setup::Which;
@@ -53,8 +53,26 @@ const POWER_CUT_VERBS: Place = Place {
     nodes: Nodes::Netns,
     topology: "power-cut-netns",
 };
+/// As [`POWER_CUT`], of a disk on persistent memory, and of one on a virtio-pmem device.
+const POWER_CUT_DISK: Place = Place {
+    nodes: Nodes::One,
+    topology: "power-cut-disk",
+};
+const POWER_CUT_VIRTIO: Place = Place {
+    nodes: Nodes::One,
+    topology: "power-cut-virtio",
+};
 /// Number of power cuts at fences.
 const CUTS: u64 = 300;
+
+const PLACES: [Place; 6] = [
+    NETNS,
+    ONE,
+    POWER_CUT,
+    POWER_CUT_VERBS,
+    POWER_CUT_DISK,
+    POWER_CUT_VIRTIO,
+];
 
 /// The arguments of `selftest`.
 #[derive(Debug, clap::Args)]
@@ -84,6 +102,8 @@ fn place(bug: SeedBug) -> Place {
         | SeedBug::PmemLastLine
         | SeedBug::PmemWrongRange => POWER_CUT,
         SeedBug::PmemEarlyCommit => POWER_CUT_VERBS,
+        SeedBug::DiskEarlyFlush => POWER_CUT_DISK,
+        SeedBug::DeviceNoFlush => POWER_CUT_VIRTIO,
         _ => NETNS,
     }
 }
@@ -106,6 +126,8 @@ fn tests(bug: SeedBug) -> &'static [&'static str] {
         | SeedBug::PmemLastLine
         | SeedBug::PmemWrongRange
         | SeedBug::PmemEarlyCommit => &["pmcut.writes"],
+        SeedBug::DiskEarlyFlush => &["pmcut.disk_writes"],
+        SeedBug::DeviceNoFlush => &["pmcut.virtio_writes"],
     }
 }
 
@@ -128,7 +150,7 @@ pub fn run(ctx: &Context, args: &Args) -> Result<i32> {
         [] => SeedBug::value_variants(),
         some => some,
     };
-    for at in [NETNS, ONE, POWER_CUT, POWER_CUT_VERBS] {
+    for at in PLACES {
         let here = bugs.iter().filter(|bug| place(**bug) == at);
         let mut all: Vec<&str> = here.flat_map(|bug| tests(*bug)).copied().collect();
         all.sort_unstable();
@@ -193,11 +215,13 @@ fn found(
         seed_bug: bug,
         ..ctx.clone()
     };
-    if at == POWER_CUT {
-        return pmcut::lost(&ctx, CUTS, pmcut::Provider::Kshm, pmcut::Target::Dax);
-    }
-    if at == POWER_CUT_VERBS {
-        return pmcut::lost(&ctx, CUTS, pmcut::Provider::Kverbs, pmcut::Target::Dax);
+    let cut = |provider, target| pmcut::lost(&ctx, CUTS, provider, target);
+    match at {
+        POWER_CUT => return cut(Provider::Kshm, Target::Dax),
+        POWER_CUT_VERBS => return cut(Provider::Kverbs, Target::Dax),
+        POWER_CUT_DISK => return cut(Provider::Kshm, Target::Disk),
+        POWER_CUT_VIRTIO => return cut(Provider::Kshm, Target::Virtio),
+        _ => {}
     }
     let options = Options {
         nodes: at.nodes,

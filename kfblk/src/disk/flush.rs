@@ -265,7 +265,8 @@ impl Flusher {
             rounds.at = 0;
             rounds.failed = None;
         }
-        if rounds.running && rounds.failed.is_none() && rounds.out < COMMITS {
+        let commits = !cfg!(kfabric_seed_bug = "disk-early-flush");
+        if commits && rounds.running && rounds.failed.is_none() && rounds.out < COMMITS {
             if let Some(range) = self.dirty().take(&mut rounds.at) {
                 rounds.out += 1;
                 return Step::Commit(range);
