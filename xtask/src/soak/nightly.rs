@@ -6,7 +6,7 @@
 use super::{one, Part, PARTS};
 use crate::context::Context;
 use crate::guest::{Guests, Kernel, Options};
-use crate::pmcut::Provider;
+use crate::pmcut::{Provider, Target};
 use crate::progress::clock;
 use crate::report::{Line, Report, Status};
 use crate::setup::Which;
@@ -33,8 +33,8 @@ enum What {
     Fuzz,
     /// The part of `soak` of this name.
     Turn(&'static str),
-    /// Power cuts of persistent memory over a provider; `true`: with persistent caches.
-    PowerCuts(Provider, bool),
+    /// Power cuts of persistent memory with this owner, over a provider; `true`: with persistent caches.
+    PowerCuts(Target, Provider, bool),
     /// The packages: built twice, checked, installed, upgraded, booted, and purged.
     Packages,
 }
@@ -56,9 +56,9 @@ const fn step(name: &'static str, what: What, minutes: u64) -> Step {
 
 /// The steps, the most important first, because the last ones are skipped if the time is over.
 const STEPS: &[Step] = &[
-    step("suite on the debug kernel", What::Suite, 141),
+    step("suite on the debug kernel", What::Suite, 138),
     step("faults", What::Faults, 60),
-    step("fuzzer", What::Fuzz, 37),
+    step("fuzzer", What::Fuzz, 33),
     step("storms in namespaces", What::Turn("storm-netns"), 10),
     step("storms between guests", What::Turn("storm-2"), 10),
     step("storms over kshm", What::Turn("storm-shm"), 10),
@@ -66,12 +66,30 @@ const STEPS: &[Step] = &[
     step("long tests, disks", What::Turn("blk-long-2"), 75),
     step("long tests, rest", What::Turn("long-2"), 7),
     step("deaths over kshm", What::Turn("long-shm"), 15),
-    step("power cuts", What::PowerCuts(Provider::Kshm, false), 6),
-    step("power cuts, eADR", What::PowerCuts(Provider::Kshm, true), 6),
+    step(
+        "power cuts",
+        What::PowerCuts(Target::Dax, Provider::Kshm, false),
+        6,
+    ),
+    step(
+        "power cuts, eADR",
+        What::PowerCuts(Target::Dax, Provider::Kshm, true),
+        6,
+    ),
     step(
         "power cuts over verbs",
-        What::PowerCuts(Provider::Kverbs, false),
+        What::PowerCuts(Target::Dax, Provider::Kverbs, false),
         10,
+    ),
+    step(
+        "power cuts of a disk",
+        What::PowerCuts(Target::Disk, Provider::Kverbs, false),
+        4,
+    ),
+    step(
+        "power cuts, virtio-pmem",
+        What::PowerCuts(Target::Virtio, Provider::Kshm, false),
+        3,
     ),
     step("packages", What::Packages, 35),
     step("long tests, MPI", What::Turn("mpi-long-shm"), 13),
@@ -158,7 +176,7 @@ fn run_step(ctx: &Context, step: &Step, seed: u64, end: Instant) -> Row {
         What::Faults => faults(ctx, time),
         What::Fuzz => fuzzer(ctx, step.minutes, seed),
         What::Turn(name) => turn(ctx, name, time, seed),
-        What::PowerCuts(provider, eadr) => power_cuts(ctx, seed, *provider, *eadr),
+        What::PowerCuts(target, provider, eadr) => power_cuts(ctx, seed, *target, *provider, *eadr),
         What::Packages => {
             package::run(ctx, &package::Args::everything()).map(|()| (1, BTreeSet::new()))
         }
@@ -226,11 +244,17 @@ fn fuzzer(ctx: &Context, minutes: u64, seed: u64) -> Result<Counted> {
     })
 }
 
-fn power_cuts(ctx: &Context, seed: u64, provider: Provider, eadr: bool) -> Result<Counted> {
+fn power_cuts(
+    ctx: &Context,
+    seed: u64,
+    target: Target,
+    provider: Provider,
+    eadr: bool,
+) -> Result<Counted> {
     let report = Report::new(None)?;
     let args = pmcut::Args {
         eadr,
-        ..pmcut::Args::long(seed, pmcut::Target::Dax, provider)
+        ..pmcut::Args::long(seed, target, provider)
     };
     pmcut::test(ctx, &args, &report)?;
     report.finish();
