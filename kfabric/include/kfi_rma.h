@@ -172,8 +172,8 @@ static inline ssize_t kfi_writesgl(struct kfid_ep *ep, const struct scatterlist 
  * With KFI_DELIVERY_COMPLETE the write completes when its bytes are visible at
  * the target, with KFI_COMMIT_COMPLETE when they are durable there. Returns
  * -EOPNOTSUPP if the provider does not reach the level. If the target's memory
- * is not persistent, a durable write completes with EOPNOTSUPP and writes
- * nothing; the connection stays.
+ * is not persistent, a durable write completes with EOPNOTSUPP, and the
+ * connection stays. kshm writes nothing then; kverbs has written the bytes.
  */
 static inline ssize_t kfi_writemsg(struct kfid_ep *ep, const struct kfi_msg_rma *msg, u64 flags)
 {
@@ -191,7 +191,7 @@ static inline ssize_t kfi_writemsg(struct kfid_ep *ep, const struct kfi_msg_rma 
  * provider has no commits. Completes with EOPNOTSUPP if the memory is
  * not persistent, EKEYREVOKED if the key has ended, EACCES if the key does not
  * permit a write to the range; the connection stays, but ends after refusals with
- * eight keys.
+ * eight different keys, or 4,096 refusals.
  */
 static inline ssize_t kfi_commitmsg(struct kfid_ep *ep, const struct kfi_msg_rma *msg, u64 flags)
 {

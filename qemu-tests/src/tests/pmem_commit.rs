@@ -287,8 +287,16 @@ fn guesses(ctx: &mut Ctx) -> Result<()> {
     }
     let (pair, to) = initiator(ctx)?;
     let mut errors = Vec::new();
+    let wrong = |guess: u64| to.key ^ guess << 20;
     for guess in 1..=8 {
-        pair.post(op::commit(guess, to.addr, to.key ^ guess << 20, 8))?;
+        if guess == 8 {
+            // Commits of no bytes prove no key, so they do not let the target forget wrong ones.
+            for _ in 0..512 {
+                pair.post(op::commit(9, to.addr, wrong(1), 0))?;
+                let _ = pair.wait_any(WAIT)?;
+            }
+        }
+        pair.post(op::commit(guess, to.addr, wrong(guess), 8))?;
         errors.push(pair.wait_err()?);
     }
     let (last, others) = errors.split_last().context("no guess")?;
