@@ -32,7 +32,9 @@ use kernel::{
     sync::Arc,
     time::{
         delay::fsleep,
-        Delta, //
+        Delta,
+        Instant,
+        Monotonic, //
     },
     workqueue::{
         Work,
@@ -75,6 +77,9 @@ pub(super) const COMMITS: u32 = 16;
 /// Steps of a task that posts commits, before a work item continues. Commits of few bytes complete in
 /// the post over kshm, so a task without a limit would post those of all chunks.
 const TURN: u32 = 2 * COMMITS;
+
+/// Pause before commits that the target has refused for the moment are repeated, in milliseconds.
+const PAUSE_MS: i64 = 10;
 
 /// Tags of flush requests, by queue: a bit for each tag.
 type Tags = [u128; QUEUES_MAX as usize];
@@ -347,12 +352,12 @@ impl Flusher {
         let _ = sys::requests().enqueue(self.clone());
     }
 
-    /// Commits what the disk has written and not flushed. Waits as long as commits succeed. May
-    /// sleep. Locking: caller holds `switch`; one caller at a time.
+    /// Commits what the disk has written and not flushed. Waits as long as commits succeed, and repeats
+    /// those that the target refuses for the moment. May sleep. Locking: caller holds `switch`; one caller at a time.
     ///
     /// # Errors
     ///
-    /// - `EIO` if a commit has failed.
+    /// - `EIO` if a commit has failed for good, or is refused after [`TIMEOUT_MS`] without a success.
     /// - `ETIMEDOUT` if no commit succeeds for [`TIMEOUT_MS`].
     /// - `EINTR` if a signal is pending.
     pub(super) fn commit_rest(self: &Arc<Self>, disk: &Arc<Disk>, block: Block) -> Result {
@@ -365,18 +370,25 @@ impl Flusher {
             rounds.done
         };
         self.go_on(disk, block, 0);
+        let mut since = Instant::<Monotonic>::now();
         loop {
             let over = || Ok(self.rounds.lock().result.take());
-            match disk.waiter.until(TIMEOUT_MS, over) {
+            let ended = disk.waiter.until(TIMEOUT_MS, over);
+            let now = self.rounds.lock().done;
+            if mem::replace(&mut done, now) != now {
+                since = Instant::now();
+            }
+            let is_late = since.elapsed().as_millis() >= TIMEOUT_MS.into();
+            match ended {
                 Ok(Verdict::Done) => return Ok(()),
-                Ok(_) => return Err(EIO),
-                Err(e) => {
-                    let now = self.rounds.lock().done;
-                    if e != ETIMEDOUT || now == done {
-                        return Err(e);
-                    }
-                    done = now;
+                Ok(Verdict::Again) if !is_late && disk.connection(0).is_ok() => {
+                    fsleep(Delta::from_millis(PAUSE_MS));
+                    self.rounds.lock().asked = true;
+                    self.go_on(disk, block, 0);
                 }
+                Ok(_) => return Err(EIO),
+                Err(e) if e != ETIMEDOUT || is_late => return Err(e),
+                Err(_) => {}
             }
         }
     }
