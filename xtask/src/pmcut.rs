@@ -277,12 +277,14 @@ struct Boot {
 impl Boot {
     fn summary(&self) -> String {
         format!(
-            "{} cuts ({} with a write in flight), {} fences, {} evictions, {} durable writes",
+            "{} cuts ({} with a write in flight), {} fences, {} evictions, {} durable writes \
+             ({} first completed at the target)",
             self.verdict.cuts,
             self.verdict.in_flight,
             self.log.fences,
             self.log.evicted,
-            self.verdict.durable
+            self.verdict.durable,
+            self.verdict.arrived
         )
     }
 }
@@ -363,6 +365,11 @@ impl<'a> Rig<'a> {
         }
         if end == End::Own && log.fences < self.provider.fences(writes) / self.target.merged() {
             faults.push(format!("{} fences for {writes} writes", log.fences));
+        }
+        // Of a write with data, the target's completion comes first.
+        let tells = self.target == Target::Dax && verdict.durable > 100;
+        if tells && verdict.arrived == 0 {
+            faults.push("no completion at the target came before that of the write".into());
         }
         Ok(Boot {
             verdict,

@@ -4,13 +4,14 @@
 //!
 //! Node 1 exports a part of the device-dax device, the area. Node 2 writes there durably, and
 //! reports the beginning and the completion of each write to the host over the channel
-//! ([`message`]). The host checks that what was reported to be durable is there.
+//! ([`message`]). Node 1 reports the completions of data that come with writes. The host checks that what was
+//! reported to be durable is there.
 
 use super::pmem::{want, Device};
 use crate::buf::Buf;
 use crate::harness::guest::until;
 use crate::harness::{Ctx, Test, POWER_CUT, POWER_CUT_VERBS};
-use crate::op::{self, iov, with_flags};
+use crate::op::{self, iov, with_data, with_flags};
 use crate::pair::{Opts, Pair, Remote, Side, REMOTE, WAIT};
 use crate::pmcut_message::{
     bytes, mix, sum, Message, Write, AREA, BASE, CHANNEL, KEPT, LINE, WRITES,
@@ -21,6 +22,7 @@ use kfabric_uapi::*;
 use std::fs::{self, File};
 use std::os::fd::AsFd;
 use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::Mutex;
 
 /// The topic's tests.
@@ -36,6 +38,13 @@ pub const TESTS: &[Test] = &[
 /// Number of writes in flight.
 const OUTSTANDING: usize = 4;
 
+/// Receives for completion data of node 1 at once.
+const RECEIVES: u64 = 8;
+/// Cache lines of the channel: of the node that writes, of its poller, and of the target.
+const POSTS: usize = 0;
+const COMPLETES: usize = 1;
+const ARRIVES: usize = 2;
+
 /// Exports the area, which the device keeps, and waits until the other node is done.
 fn target(ctx: &mut Ctx) -> Result<()> {
     let map = Device::Nvdimm.map()?;
@@ -45,8 +54,35 @@ fn target(ctx: &mut Ctx) -> Result<()> {
     ensure!(region.persistence == KFI_PERSISTENCE_ADR, "{region:?}");
     let pair = Pair::on(ctx, side, &Opts::default())?;
     let (_, mine) = pair.side.export(region.handle, 0, AREA as u64, REMOTE)?;
+    for context in 0..RECEIVES {
+        pair.post(op::recv(context, &[]))?;
+    }
     let _: Remote = ctx.ctl.exchange(&mine)?;
-    ctx.barrier("end")
+    let (channel, _) = Channel::open()?;
+    let is_over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let reporter = scope.spawn(|| report(&pair, &channel, &is_over));
+        let ended = ctx.barrier("end");
+        is_over.store(true, Ordering::Relaxed);
+        let reported = reporter.join();
+        ended?;
+        reported.map_err(|_| anyhow::anyhow!("the target's reporter panicked"))?
+    })
+}
+
+/// Reports the completions of data at the target, as soon as the queue has them.
+fn report(pair: &Pair, channel: &Channel, is_over: &AtomicBool) -> Result<()> {
+    while !is_over.load(Ordering::Relaxed) {
+        let Some(done) = pair.cq.read() else {
+            std::thread::yield_now();
+            continue;
+        };
+        if done.err == 0 {
+            channel.say(ARRIVES, Message::Arrived { number: done.data });
+            pair.post(op::recv(done.context, &[]))?;
+        }
+    }
+    Ok(())
 }
 
 /// Connects to the target. Returns the pair, and the exported area.
@@ -206,7 +242,7 @@ fn writes(ctx: &mut Ctx) -> Result<()> {
     let (channel, address) = Channel::open()?;
     let count: u64 = std::env::var(WRITES).context(WRITES)?.parse()?;
     let seed = ctx.env.seed;
-    channel.say(0, Message::Hello { address, seed });
+    channel.say(POSTS, Message::Hello { address, seed });
     let open = Mutex::new(Vec::new());
     std::thread::scope(|scope| {
         let poller = scope.spawn(|| poll(&pair, &channel, &open, count));
@@ -221,7 +257,7 @@ fn writes(ctx: &mut Ctx) -> Result<()> {
         posted?;
         polled.map_err(|_| anyhow::anyhow!("the poller panicked"))?
     })?;
-    channel.say(0, Message::End);
+    channel.say(POSTS, Message::End);
     ctx.barrier("end")
 }
 
@@ -252,7 +288,7 @@ fn post(
         let (write, source) = chooser.next(&locked(open));
         let data = bytes(seed, &write);
         from.write(write.offset as usize, &data);
-        channel.say(0, Message::Begin(write));
+        channel.say(POSTS, Message::Begin(write));
         let sum = sum(&data);
         locked(open).push(InFlight { write, sum });
         let at = to.addr + write.offset;
@@ -267,6 +303,10 @@ fn post(
             }
             Source::Injected => op::inject(op::write(write.number, &[], at, to.key), &data),
             _ => op::write(write.number, &[local], at, to.key),
+        };
+        let entry = match chooser.below(2) {
+            0 => with_data(entry, write.number),
+            _ => entry,
         };
         pair.post(with_flags(entry, KFI_COMMIT_COMPLETE | KFI_COMPLETION))?;
     }
@@ -292,7 +332,7 @@ fn poll(pair: &Pair, channel: &Channel, open: &Mutex<Vec<InFlight>>, count: u64)
         let at = open.iter().position(is_done);
         let at = at.with_context(|| format!("completion of {number}"))?;
         let sum = open[at].sum;
-        channel.say(1, Message::Durable { number, sum });
+        channel.say(COMPLETES, Message::Durable { number, sum });
         open.swap_remove(at);
     }
     Ok(())

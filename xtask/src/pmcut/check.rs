@@ -2,7 +2,8 @@
 
 //! The check of a power cut: the bytes that the memory must have at any moment of the log.
 //!
-//! - Bytes of a write that was reported to be durable are there, until a later write begins.
+//! - Bytes of a write that was reported to be durable, by the initiator or by a completion at the target,
+//!   are there, until a later write begins.
 //! - Bytes of a write in flight are old or new. A whole aligned word is old or new as a whole, if
 //!   the copy stores words and the word is inside one part of the copy.
 //! - Nothing else changes.
@@ -22,6 +23,8 @@ pub(super) struct Verdict {
     pub cuts: usize,
     /// Number of writes that were reported to be durable.
     pub durable: usize,
+    /// Number of writes that the target reported first.
+    pub arrived: usize,
     /// Number of cuts with a write in flight.
     pub in_flight: usize,
     /// The workload has begun.
@@ -41,6 +44,8 @@ struct Area {
     known: Vec<u8>,
     /// Writes in flight, with their bytes.
     open: Vec<(Write, Vec<u8>)>,
+    /// Numbers and checksums of writes that only the target has reported to be durable.
+    arrived: Vec<(u64, u64)>,
 }
 
 /// Checks every cut of a log. `memory` has the bytes before the log began, and has those of the
@@ -94,6 +99,7 @@ fn hear(
                 seed,
                 known,
                 open: Vec::new(),
+                arrived: Vec::new(),
             });
             Ok(())
         }
@@ -101,6 +107,10 @@ fn hear(
         (Some(Message::Durable { number, sum }), Some(area)) => {
             verdict.durable += 1;
             area.durable(number, sum)
+        }
+        (Some(Message::Arrived { number }), Some(area)) => {
+            verdict.arrived += usize::from(area.arrived(number));
+            Ok(())
         }
         (Some(Message::End), Some(_)) => {
             verdict.ended = true;
@@ -124,7 +134,25 @@ impl Area {
         Ok(())
     }
 
+    /// Handles a report of the target. Returns whether it comes before the initiator's.
+    fn arrived(&mut self, number: u64) -> bool {
+        let Some(at) = self.open.iter().position(|(w, _)| w.number == number) else {
+            return false;
+        };
+        let (write, bytes) = self.open.swap_remove(at);
+        self.known[range(&write)].copy_from_slice(&bytes);
+        self.arrived.push((number, sum(&bytes)));
+        true
+    }
+
     fn durable(&mut self, number: u64, reported: u64) -> Result<(), String> {
+        if let Some(at) = self.arrived.iter().position(|(of, _)| *of == number) {
+            let (_, sum) = self.arrived.swap_remove(at);
+            return match sum == reported {
+                true => Ok(()),
+                false => Err(format!("write {number} wrote other bytes")),
+            };
+        }
         let at = self.open.iter().position(|(w, _)| w.number == number);
         let at = at.ok_or(format!("write {number} is durable, but not in flight"))?;
         let (write, bytes) = self.open.swap_remove(at);
@@ -275,6 +303,26 @@ mod tests {
         let late = vec![begin.clone(), lines(a, 1), done(a), lines(a, 0)];
         assert!(run(late).faults[0].contains("from 0x40"));
         assert!(run(vec![begin, lines(a, 0), done(a)]).faults.is_empty());
+    }
+
+    #[test]
+    fn a_completion_at_the_target_before_the_bytes_are_durable_is_found() {
+        let a = write(1, 64, 128);
+        let begin = say(Message::Begin(a));
+        let arrived = say(Message::Arrived { number: 1 });
+        let late = vec![begin.clone(), arrived.clone(), lines(a, 0), done(a)];
+        assert!(run(late).faults[0].contains("from 0x40"));
+        let verdict = run(vec![
+            begin.clone(),
+            lines(a, 0),
+            arrived.clone(),
+            done(a),
+            say(Message::Begin(write(2, 100, 8))),
+        ]);
+        assert_eq!(verdict.faults, Vec::<String>::new());
+        assert_eq!((verdict.arrived, verdict.durable), (1, 1));
+        let last = run(vec![begin, lines(a, 0), done(a), arrived]);
+        assert_eq!((last.arrived, last.faults.len()), (0, 0));
     }
 
     #[test]

@@ -52,6 +52,11 @@ pub enum Message {
         /// Checksum of the written bytes.
         sum: u64,
     },
+    /// The target has a completion for the write's data, so the write is durable.
+    Arrived {
+        /// Number of the write.
+        number: u64,
+    },
     /// The workload has ended.
     End,
 }
@@ -67,6 +72,7 @@ impl Message {
             }
             Self::Durable { number, sum } => [3, number, sum, 0, 0, 0, 0, 1],
             Self::End => [4, 0, 0, 0, 0, 0, 0, 1],
+            Self::Arrived { number } => [5, number, 0, 0, 0, 0, 0, 1],
         }
     }
 
@@ -86,6 +92,7 @@ impl Message {
             }),
             3 => Self::Durable { number: a, sum: b },
             4 => Self::End,
+            5 => Self::Arrived { number: a },
             _ => return None,
         })
     }
