@@ -61,6 +61,11 @@ pub enum End {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Lie;
 
+/// Version of this protocol. Programs of different versions exchange no messages in this way, so each
+/// change of the words (`RingWords` of the interface), the heads or their order gets another version. A
+/// kernel that does not know the field `rings_version` refuses all but 0, with `EINVAL`.
+pub const VERSION: u32 = 0;
+
 /// Size of a head in bytes.
 pub const HEAD: u32 = 24;
 /// Flag of a head: the piece begins a message.

@@ -226,7 +226,8 @@ impl Side {
     pub fn endpoint(&self, opts: &Opts, cq: &Cq, connreq: u64) -> Result<EpOpen> {
         let ep = self.dev.ep_open(&EpOpen {
             flags: if opts.own_keys { KFI_EP_OWN_KEYS } else { 0 }
-                | if opts.rings { KFI_EP_RINGS } else { 0 },
+                | opts.rings.map_or(0, |_| KFI_EP_RINGS),
+            rings_version: opts.rings.unwrap_or(0),
             connreq,
             context: opts.context,
             tx_size: opts.tx_size,
@@ -343,8 +344,8 @@ pub struct Opts {
     pub v6: bool,
     /// True for endpoint-scoped keys.
     pub own_keys: bool,
-    /// True if the endpoint asks for rings.
-    pub rings: bool,
+    /// Version of the rings that the endpoint asks for.
+    pub rings: Option<u32>,
     /// Auth key of the endpoint; empty: none.
     pub auth_key: &'static [u8],
 }
@@ -362,7 +363,7 @@ impl Default for Opts {
             counters: Vec::new(),
             v6: false,
             own_keys: false,
-            rings: false,
+            rings: None,
             auth_key: &[],
         }
     }

@@ -96,6 +96,7 @@ pub mod shm_owner;
 pub mod shm_revoked;
 pub mod shm_rings;
 pub mod shm_unregistered;
+pub mod shm_versions;
 pub mod stress;
 pub mod tools;
 pub mod tutorial;
@@ -224,6 +225,7 @@ pub fn all() -> Vec<Test> {
         shm_atomics::TESTS,
         shm_killed::TESTS,
         shm_rings::TESTS,
+        shm_versions::TESTS,
         shm_unregistered::TESTS,
         pmem::TESTS,
         pmem_channel::TESTS,

@@ -53,7 +53,7 @@ layouts! {
         size, flags, fabric, eq, addr, context, handle, auth_keys, auth_key_count, reserved,
     }
     EpOpen {
-        size, flags, domain, connreq, src_addr, context, tx_size, rx_size, iov_limit, reserved,
+        size, flags, domain, connreq, src_addr, context, tx_size, rx_size, iov_limit, rings_version,
         auth_key, auth_key_size, reserved2, handle, cm_data_size, reserved3,
     }
     EpRings {

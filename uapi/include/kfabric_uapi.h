@@ -292,9 +292,9 @@
 /*
  * Flag of struct kfi_ep_open: messages may use rings that the endpoint shares with its peer (struct kfi_ep_rings).
  *
- * Requirements: the peer's endpoint has the flag too, the provider supports rings (kshm), neither
- * endpoint has a counter, and both programs may pin the memory. Otherwise messages are sent as
- * without the flag.
+ * Requirements: the peer's endpoint has the flag too, with the same struct kfi_ep_open's rings_version, the
+ * provider supports rings (kshm), neither endpoint has a counter, and both programs may pin the
+ * memory. Otherwise messages are sent as without the flag.
  */
 #define KFI_EP_RINGS 2
 
@@ -969,8 +969,11 @@ struct kfi_ep_open {
 	__u32 rx_size;
 	/* In: requested maximum of local buffers per operation; 0: 1. Out: the actual maximum. */
 	__u32 iov_limit;
-	/* Zero. */
-	__u32 reserved;
+	/*
+	 * With KFI_EP_RINGS: version of the program's protocol in the rings. The kernel compares it
+	 * with the peer's. Without the flag zero.
+	 */
+	__u32 rings_version;
 	/*
 	 * Pointer to the endpoint's auth key; 0: that of the domain. With a connection request it must
 	 * be the auth key that the peer has proven (-EKEYREJECTED).
@@ -2346,7 +2349,7 @@ _Static_assert(__builtin_offsetof(struct kfi_ep_open, context) == 56, "kfi_ep_op
 _Static_assert(__builtin_offsetof(struct kfi_ep_open, tx_size) == 64, "kfi_ep_open.tx_size");
 _Static_assert(__builtin_offsetof(struct kfi_ep_open, rx_size) == 68, "kfi_ep_open.rx_size");
 _Static_assert(__builtin_offsetof(struct kfi_ep_open, iov_limit) == 72, "kfi_ep_open.iov_limit");
-_Static_assert(__builtin_offsetof(struct kfi_ep_open, reserved) == 76, "kfi_ep_open.reserved");
+_Static_assert(__builtin_offsetof(struct kfi_ep_open, rings_version) == 76, "kfi_ep_open.rings_version");
 _Static_assert(__builtin_offsetof(struct kfi_ep_open, auth_key) == 80, "kfi_ep_open.auth_key");
 _Static_assert(__builtin_offsetof(struct kfi_ep_open, auth_key_size) == 88, "kfi_ep_open.auth_key_size");
 _Static_assert(__builtin_offsetof(struct kfi_ep_open, reserved2) == 92, "kfi_ep_open.reserved2");

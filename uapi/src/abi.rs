@@ -622,8 +622,9 @@ pub struct EpOpen {
     pub rx_size: u32,
     /// In: requested maximum of local buffers per operation; 0: 1. Out: the actual maximum.
     pub iov_limit: u32,
-    /// Zero.
-    pub reserved: u32,
+    /// With [`KFI_EP_RINGS`]: version of the program's protocol in the rings. The kernel compares it
+    /// with the peer's. Without the flag zero.
+    pub rings_version: u32,
     /// Pointer to the endpoint's auth key; 0: that of the domain. With a connection request it must
     /// be the auth key that the peer has proven (`-EKEYREJECTED`).
     pub auth_key: u64,
@@ -654,9 +655,9 @@ pub const KFI_EP_OWN_KEYS: u32 = 1;
 
 /// Flag of [`EpOpen`]: messages may use rings that the endpoint shares with its peer ([`EpRings`]).
 ///
-/// Requirements: the peer's endpoint has the flag too, the provider supports rings (kshm), neither
-/// endpoint has a counter, and both programs may pin the memory. Otherwise messages are sent as
-/// without the flag.
+/// Requirements: the peer's endpoint has the flag too, with the same [`EpOpen::rings_version`], the
+/// provider supports rings (kshm), neither endpoint has a counter, and both programs may pin the
+/// memory. Otherwise messages are sent as without the flag.
 pub const KFI_EP_RINGS: u32 = 2;
 
 /// Flag of [`EpOpen`]: no value of the endpoint's keys is issued twice while the endpoint exists.

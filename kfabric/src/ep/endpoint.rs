@@ -152,7 +152,7 @@ impl Endpoint {
             attr,
             request,
             Authorization::of(domain.auth()),
-            false,
+            None,
         )
     }
 
@@ -169,16 +169,16 @@ impl Endpoint {
         request: Option<&Arc<Request>>,
         key: &AuthKey,
     ) -> Result<Arc<Self>> {
-        Self::open_under(domain, attr, request, Authorization::of(Some(key)), false)
+        Self::open_under(domain, attr, request, Authorization::of(Some(key)), None)
     }
 
-    /// As [`Endpoint::open`]; with `rings`, for a program that supports them.
+    /// As [`Endpoint::open`]; with `rings`, for a program that supports rings of this version.
     pub(crate) fn open_under(
         domain: &Arc<Domain>,
         attr: &EpAttr,
         request: Option<&Arc<Request>>,
         under: Authorization,
-        rings: bool,
+        rings: Option<u32>,
     ) -> Result<Arc<Self>> {
         domain.check()?;
         if request.is_some_and(|of| of.auth().map_or(0, AuthKey::number) != under.number()) {
@@ -238,8 +238,8 @@ impl Endpoint {
             None => auth.group.as_ref().map(|group| group.ops()),
         };
         let rings = match rings {
-            true => Some(Offer::new()?),
-            false => None,
+            Some(version) => Some(Offer::new(version)?),
+            None => None,
         };
         // Before the request is used up: nothing may fail after that.
         let place = UniqueArc::new_uninit(GFP_KERNEL_ACCOUNT)?;

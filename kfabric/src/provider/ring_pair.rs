@@ -133,14 +133,17 @@ enum State {
 /// Set-up state of the rings of an endpoint that may get them.
 #[pin_data]
 pub struct Offer {
+    /// Version of the program's protocol in the rings.
+    version: u32,
     #[pin]
     state: IrqLock<State>,
 }
 
 impl Offer {
-    pub(crate) fn new() -> Result<Arc<Self>> {
+    pub(crate) fn new(version: u32) -> Result<Arc<Self>> {
         Arc::pin_init(
             pin_init!(Self {
+                version,
                 state <- new_irqlock!(State::None, "kfabric_rings_offer"),
             }),
             GFP_KERNEL_ACCOUNT,
@@ -221,9 +224,13 @@ impl Offer {
     }
 }
 
-/// Makes rings for the two ends of a new connection, if both offers are ready. The provider calls
-/// it before it reports the connection to either end. May sleep.
+/// Makes rings for the two ends of a new connection, if both offers are ready and have the same
+/// version. The provider calls it before it reports the connection to either end. May sleep.
 pub fn join(ours: &Offer, theirs: &Offer) {
+    // The programs would not understand each other. The connection then discards both offers.
+    if ours.version != theirs.version {
+        return;
+    }
     let (Some(ready), Some(other)) = (ours.take(), theirs.take()) else {
         return;
     };

@@ -461,7 +461,7 @@ fn shapes() -> Vec<Shape> {
              auth_keys Maybe(Area::Ops, 0), auth_key_count Num(&[0, 1, 2, 8, 9]), reserved Zero], [handle Handle]),
         ioctl!("ep_open", EpOpen, 4, Some(K::Ep),
             [flags Bits(&[KFI_EP_OWN_KEYS as u64, KFI_EP_RINGS as u64, KFI_EP_STRICT_KEYS as u64]), domain Handle(&[K::Domain]), connreq Handle(&[K::Request]), src_addr Addr, context Num(CONTEXTS),
-             tx_size Num(SIZES), rx_size Num(SIZES), iov_limit Num(&[0, 1, 4, 5]), reserved Zero, auth_key Maybe(Area::Data, 64),
+             tx_size Num(SIZES), rx_size Num(SIZES), iov_limit Num(&[0, 1, 4, 5]), rings_version Num(&[0, 1]), auth_key Maybe(Area::Data, 64),
              auth_key_size Num(&[0, 16, 65]), reserved2 Zero], [handle Handle]),
         ioctl!("bind", Bind, 5, None,
             [flags Bits(&[]), ep Handle(&[K::Ep]), object Handle(&[K::Eq, K::Cq, K::Cntr]),

@@ -676,7 +676,7 @@ fn bare(ctx: &mut Ctx) -> Result<(Side, Cq, EpRings)> {
     let port: u16 = ctx.ctl.recv()?;
     let cq = side.cq(0, 0)?;
     let opts = Opts {
-        rings: true,
+        rings: Some(0),
         ..Opts::default()
     };
     let mut rings = EpRings {

@@ -11,6 +11,7 @@ use std::mem::offset_of;
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, PoisonError};
 
+use kfabric_pure::pipe;
 use kfabric_uapi as abi;
 
 use crate::addr;
@@ -125,6 +126,9 @@ impl Endpoint {
             true => abi::KFI_EP_STRICT_KEYS,
             false => 0,
         };
+        if attr.rings {
+            arg.rings_version = pipe::VERSION;
+        }
         let at = offset_of!(abi::EpOpen, auth_key);
         let (mut bufs, size) = given(at, attr.auth_key.as_ref());
         arg.auth_key_size = size;

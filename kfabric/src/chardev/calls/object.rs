@@ -172,10 +172,16 @@ pub(crate) fn pep_open(file: &File, call: &mut PepOpen) -> Result<Undo> {
 pub(crate) fn ep_open(file: &File, call: &mut EpOpen) -> Result<Undo> {
     zero(&[
         call.flags & !(KFI_EP_OWN_KEYS | KFI_EP_RINGS | KFI_EP_STRICT_KEYS),
-        call.reserved,
         call.reserved2,
         call.reserved3,
     ])?;
+    let rings = match call.flags & KFI_EP_RINGS {
+        0 => {
+            zero(&[call.rings_version])?;
+            None
+        }
+        _ => Some(call.rings_version),
+    };
     check_addr(&call.src_addr)?;
     let key = read_auth_key(call.auth_key, call.auth_key_size)?;
     let domain = file.handles.domain(call.domain)?;
@@ -202,7 +208,6 @@ pub(crate) fn ep_open(file: &File, call: &mut EpOpen) -> Result<Undo> {
     )?;
     // Before a request is used up: nothing fails after that.
     let place = file.handles.reserve()?;
-    let rings = call.flags & KFI_EP_RINGS != 0;
     let ep = Endpoint::open_under(&domain, &attr, request.as_ref(), under, rings)?;
     call.tx_size = ep.attr().tx_size;
     call.rx_size = ep.attr().rx_size;

@@ -155,6 +155,7 @@ fn ep_open_own_keys(lab: &mut Lab, shot: &mut Shot<'_>) -> Result<()> {
 fn ep_open_rings(lab: &mut Lab, shot: &mut Shot<'_>) -> Result<()> {
     let want = EpOpen {
         flags: KFI_EP_RINGS,
+        rings_version: 1,
         ..want_ep(lab, 0)
     };
     let got = shot.ioctl(&lab.dev, &want)?;

@@ -324,7 +324,8 @@ fn opening(f: &Fixture) -> Vec<Specimen> {
         .handle(offset_of!(EpOpen, domain), fabric, o.side.domain.handle)
         .optional(offset_of!(EpOpen, connreq), eq, o.pep)
         .reserved(&[
-            field!(EpOpen.reserved, 4),
+            // Zero without KFI_EP_RINGS.
+            field!(EpOpen.rings_version, 4),
             field!(EpOpen.reserved2, 4),
             field!(EpOpen.reserved3, 4),
         ])

@@ -38,8 +38,8 @@ struct Object {
     busy: u32,
     /// Region: address of its memory.
     addr: u64,
-    /// Endpoint: opened with rings.
-    rings: bool,
+    /// Endpoint: version of its rings, if opened with rings.
+    rings: Option<u32>,
 }
 
 /// The objects of one fake device.
@@ -51,6 +51,8 @@ pub(crate) struct State {
     pub(crate) calls: Vec<u32>,
     /// The rings of the connection. A test has at most one connection with rings.
     rings: Option<File>,
+    /// Whether accepting endpoints get another version of rings than they ask for.
+    pub(crate) newer_peer: bool,
     /// Number of a call that fails once, with the error.
     pub(crate) fail: Option<(u32, Errno)>,
 }
@@ -210,10 +212,10 @@ impl State {
         if peer == 0 {
             return Ok(());
         }
-        let both = rings
+        let both = rings.is_some()
             && self
                 .get(peer, abi::KFI_TYPE_EP)
-                .is_ok_and(|peer| peer.rings);
+                .is_ok_and(|peer| peer.rings == rings);
         call.state = if both {
             abi::KFI_RINGS_SHARED
         } else {
@@ -504,9 +506,11 @@ impl Backend for Fake {
                     s.objects.remove(&call.connreq);
                     s.get(call.handle, abi::KFI_TYPE_EP)?.number = from;
                 }
+                let newer = u32::from(s.newer_peer && call.connreq != 0);
                 let ep = s.get(call.handle, abi::KFI_TYPE_EP)?;
                 ep.context = call.context;
-                ep.rings = call.flags & abi::KFI_EP_RINGS != 0;
+                let version = call.rings_version + newer;
+                ep.rings = (call.flags & abi::KFI_EP_RINGS != 0).then_some(version);
                 (call.tx_size, call.rx_size, call.iov_limit) = (128, 128, 4);
                 arg.copy_from_slice(call.as_bytes());
             }

@@ -80,6 +80,23 @@ fn long_message_moves_as_the_ring_gets_space() {
 }
 
 #[test]
+fn peer_with_another_version_gets_messages_through_the_kernel() {
+    let (fake, device) = device();
+    fake.0.lock().unwrap().newer_peer = true;
+    let pair = pair_with(&device, true, true);
+    assert_eq!(
+        (pair.a.has_rings(), pair.b.has_rings()),
+        (Some(false), Some(false))
+    );
+    let memory = region(&pair.domain, 4096);
+    pair.b.recv(memory.segment(0..64), 1).unwrap();
+    pair.a.inject(b"by the kernel").unwrap();
+    let came = pair.b_cq.read_one().unwrap().unwrap().ok().unwrap();
+    assert_eq!(came.context(), 1);
+    assert_eq!(memory.to_vec(0, 13), b"by the kernel");
+}
+
+#[test]
 fn message_longer_than_its_receive_ends_the_connection() {
     let (_, device) = device();
     let pair = pair_with(&device, true, true);

@@ -1,0 +1,74 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
+//! Programs with different versions of the protocol in the rings: the kernel carries their messages.
+
+use crate::buf::Buf;
+use crate::harness::{Ctx, Test, SHM};
+use crate::op::{self, iov};
+use crate::pair::{Opts, Pair};
+use crate::raw;
+use anyhow::{ensure, Result};
+use kfabric_uapi::*;
+
+/// The topic's tests.
+pub const TESTS: &[Test] = &[
+    Test::pair("shm_rings.peers_of_other_versions_use_the_kernel", others).on(SHM),
+    Test::pair("shm_rings.version_without_flag_is_refused", unflagged).on(SHM),
+];
+
+/// Returns the state of the endpoint's rings.
+fn state(pair: &Pair) -> raw::Result<EpRings> {
+    let mut rings = EpRings {
+        ep: pair.ep,
+        ..EpRings::default()
+    };
+    pair.dev().call(&mut rings)?;
+    Ok(rings)
+}
+
+/// Only ends with equal versions get rings. Messages arrive in either case.
+fn others(ctx: &mut Ctx) -> Result<()> {
+    for versions in [[0, 1], [1, 0], [7, 7], [u32::MAX, 0]] {
+        let own = versions[usize::from(!ctx.first())];
+        let opts = Opts {
+            rings: Some(own),
+            ..Opts::default()
+        };
+        let pair = Pair::with(ctx, &opts)?;
+        let rings = state(&pair)?;
+        if versions[0] == versions[1] {
+            ensure!(rings.state == KFI_RINGS_SHARED, "{versions:?}: {rings:?}");
+            drop(crate::sys::own_fd(rings.fd));
+            ctx.barrier("done")?;
+            continue;
+        }
+        ensure!(rings.state == KFI_RINGS_NONE, "{versions:?}: {rings:?}");
+        ensure!(rings.fd == -1, "{versions:?}: {rings:?}");
+        let buf = Buf::new(4096)?;
+        let region = pair.reg(&buf)?;
+        pair.post(op::recv(1, &[iov(region, 0, 64)]))?;
+        ctx.barrier("posted")?;
+        pair.post(op::inject(op::send(2, &[]), &[own as u8; 10]))?;
+        let got = pair.wait_context(1)?;
+        ensure!(got.len == 10, "{got:?}");
+        let theirs = versions[usize::from(ctx.first())];
+        buf.check_value(0, 10, theirs as u8)?;
+        ctx.barrier("done")?;
+    }
+    Ok(())
+}
+
+/// A version needs the flag, like any other value of a field that is not used.
+fn unflagged(ctx: &mut Ctx) -> Result<()> {
+    if ctx.first() {
+        let side = crate::pair::Side::open(ctx)?;
+        let refused = side.dev.ep_open(&EpOpen {
+            domain: side.domain.handle,
+            rings_version: 1,
+            ..EpOpen::default()
+        });
+        let errno = refused.err().map(|e| e.errno.0);
+        ensure!(errno == Some(libc::EINVAL), "{errno:?}");
+    }
+    ctx.barrier("done")
+}
