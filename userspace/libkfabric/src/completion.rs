@@ -16,7 +16,7 @@ use crate::failure::CompError;
 use crate::flags::{CompFlags, Format};
 use crate::handle::{debug_by_handle, Handle};
 use crate::object::{Kind, ObjectId};
-use crate::rings::queue::{CqInner, Queue};
+use crate::rings::queue::{CqInner, Queue, Waiting};
 use crate::sys::{self, Deadline, Ring};
 
 /// A completion queue (`fi_cq(3)`). Its entries are read from shared memory.
@@ -186,11 +186,20 @@ impl CompletionQueue {
 
     /// Returns whether a completion can be read.
     pub fn is_ready(&self) -> bool {
+        if !self.inner.direct.is_used() {
+            return self.inner.ring.waiting();
+        }
+        if !self.inner.shows_entries() {
+            self.inner.progress();
+        }
+        self.inner.shows_entries()
+    }
+
+    /// Moves messages of the queue's endpoints with rings, and reads no completion.
+    pub fn progress(&self) {
         if self.inner.direct.is_used() {
             self.inner.progress();
-            return self.inner.has_entries();
         }
-        self.inner.ring.waiting()
     }
 
     /// Returns whether the program may wait for the descriptor ([`AsFd`]) now (`fi_trywait(3)`). If
@@ -198,18 +207,26 @@ impl CompletionQueue {
     ///
     /// Needed with endpoints that may have rings
     /// ([`EndpointAttr::rings`](crate::EndpointAttr::rings)): the kernel does not know of
-    /// completions that rings make. Call it before each wait, after reading all entries. Only one
-    /// thread at a time may wait in this way.
+    /// completions that rings make. Call it before each wait, after reading all entries.
     pub fn try_wait(&self) -> bool {
+        // First, because an endpoint with rings may be bound meanwhile.
+        self.inner.direct.set_outside();
         if !self.inner.direct.is_used() {
             return !self.inner.ring.waiting();
         }
-        self.inner.direct.set_outside(true);
-        let may = self.inner.arm();
-        if !may {
-            self.inner.direct.set_outside(false);
-        }
-        may
+        self.inner.arm()
+    }
+
+    /// Prepares a wait for the descriptor ([`AsFd`]) together with others. Returns `None` if the
+    /// caller reads the queue first. Otherwise the caller may wait until it drops the result.
+    pub fn begin_wait(&self) -> Option<QueueWait<'_>> {
+        // First, because an endpoint with rings may be bound meanwhile.
+        let waiting = self.inner.direct.enter();
+        let may = match self.inner.direct.is_used() {
+            true => self.inner.arm(),
+            false => !self.inner.ring.waiting(),
+        };
+        may.then_some(QueueWait { _waiting: waiting })
     }
 
     /// Waits until a completion can be read. Returns `false` if the timeout expires first.
@@ -272,8 +289,15 @@ impl CompletionQueue {
                 return Ok(completion);
             }
             let left = deadline.left();
+            let ready = self.wait_ready(left)?;
+            if left.is_zero() {
+                // `wait_ready` may have taken a message whose alarm was meant for another waiter.
+                if let Some(completion) = self.read_one()? {
+                    return Ok(completion);
+                }
+            }
             // A readable descriptor does not always mean that there is an entry.
-            if !self.wait_ready(left)? || left.is_zero() {
+            if !ready || left.is_zero() {
                 return Err(Error::Timeout {
                     what: "waiting for a completion",
                     after: timeout,
@@ -300,6 +324,11 @@ impl AsFd for CompletionQueue {
 }
 
 debug_by_handle!(CompletionQueue, inner.handle);
+
+/// A wait for the descriptor of a completion queue ([`CompletionQueue::begin_wait`]).
+pub struct QueueWait<'a> {
+    _waiting: Waiting<'a>,
+}
 
 /// The outcome of [`CompletionQueue::read_successes`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -119,7 +119,7 @@ pub use addr::resolve;
 pub use atomic::{AtomicForm, AtomicOp, Integer};
 pub use auth::key::AuthKey;
 pub use auth::{netns_cookie, peer_groups};
-pub use completion::{Completion, CompletionQueue, Taken};
+pub use completion::{Completion, CompletionQueue, QueueWait, Taken};
 pub use counter::{Counter, CounterValue, CounterWatch};
 pub use device::{Device, DEVICE_ENV, DEVICE_PATH};
 pub use domain::Domain;

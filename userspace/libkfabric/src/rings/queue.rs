@@ -65,15 +65,19 @@ pub(crate) struct Queue {
     promised: AtomicU32,
     /// Threads that wait for the queue's descriptor, or are about to.
     waiters: AtomicU32,
-    /// Set while the program itself may wait for the descriptor: from a successful `try_wait` on,
-    /// until the next one fails.
+    /// Set once the program may wait for the descriptor itself: from the first `try_wait` on. Several
+    /// threads may do so, and none of them says when its wait ends.
     outside: AtomicBool,
 }
 
 impl Queue {
     pub(super) fn add(&self, endpoint: &Arc<Rings>) {
         self.used.store(true, Ordering::Release);
-        lock(&self.endpoints).push(endpoint.clone());
+        let mut endpoints = lock(&self.endpoints);
+        // Already there if the queue is bound to one side after the other.
+        if !endpoints.iter().any(|other| Arc::ptr_eq(other, endpoint)) {
+            endpoints.push(endpoint.clone());
+        }
     }
 
     pub(super) fn remove(&self, endpoint: &Arc<Rings>) {
@@ -101,9 +105,9 @@ impl Queue {
         Waiting(self)
     }
 
-    /// Records whether the program waits for the descriptor itself.
-    pub(crate) fn set_outside(&self, waits: bool) {
-        self.outside.store(waits, Ordering::SeqCst);
+    /// Records that the program may wait for the descriptor itself.
+    pub(crate) fn set_outside(&self) {
+        self.outside.store(true, Ordering::SeqCst);
     }
 }
 
@@ -264,6 +268,13 @@ impl CqInner {
         !more && !self.has_entries()
     }
 
+    /// As [`CqInner::has_entries`], without a lock. An entry that another thread is moving may be
+    /// missed; before waiting, call [`CqInner::has_entries`].
+    #[inline]
+    pub(crate) fn shows_entries(&self) -> bool {
+        self.direct.made.load(Ordering::Relaxed) != 0 || self.ring.waiting()
+    }
+
     /// Returns whether an entry can be read.
     pub(crate) fn has_entries(&self) -> bool {
         self.ring.waiting() || !lock(&self.direct.entries).is_empty()
@@ -302,7 +313,7 @@ impl CqInner {
         to: &mut [CqEntry],
         wanted: impl Fn(&CqEntry) -> bool,
     ) -> Option<(usize, bool)> {
-        if self.direct.made.load(Ordering::Relaxed) == 0 && !self.ring.waiting() {
+        if !self.shows_entries() {
             return Some((0, false));
         }
         let mut entries = lock(&self.direct.entries);
@@ -339,8 +350,7 @@ impl CqInner {
     /// Like [`CqInner::take`], but without a lock if the queue looks empty. An entry that another
     /// thread is moving may be missed; before waiting, call [`CqInner::has_entries`].
     fn take_some(&self, to: &mut [CqEntry]) -> Option<usize> {
-        let made = self.direct.made.load(Ordering::Relaxed);
-        if made == 0 && !self.ring.waiting() {
+        if !self.shows_entries() {
             return Some(0);
         }
         self.take(to)
