@@ -399,18 +399,23 @@ impl Region {
 
     /// Closes the region, or revokes all its keys and closes it later (`fi_close(3)` of a region).
     ///
-    /// After the return no peer reads or writes through any key of the region. If an operation, a
-    /// message that waits for a ring, a [`Key`] or a [`SubRegion`] still uses the region, the region
-    /// stays until that use has ended: it is closed by a later close of another object, at the
-    /// latest with the device file. Operations complete as usual. Memory of
-    /// [`Domain::register_raw`](crate::Domain::register_raw) stays mapped until those operations
-    /// have completed.
+    /// After the return no peer reads or writes through any key of the region. If an operation of
+    /// the kernel, a [`Key`] or a [`SubRegion`] still uses the region, the region stays until that
+    /// use has ended: it is closed by a later close of another object, at the latest with the device
+    /// file. Operations of the kernel complete as usual; the kernel has pinned their memory.
+    ///
+    /// Receives of endpoints with rings are canceled, and messages that wait for space in a ring are
+    /// copied. So the program may unmap memory of
+    /// [`Domain::register_raw`](crate::Domain::register_raw) after the return.
     ///
     /// # Errors
     ///
     /// - [`Error::Call`] if the kernel refuses the revocation. The region is returned in
-    ///   [`Returned`].
+    ///   [`Returned`]; receives of rings are canceled already.
     pub fn retire(self) -> std::result::Result<(), Returned<Self>> {
+        if Arc::strong_count(&self.inner) > 1 {
+            self.inner.domain.detach(self.inner.handle.raw());
+        }
         let Err(Returned { object, error }) = self.close() else {
             return Ok(());
         };

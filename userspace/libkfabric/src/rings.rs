@@ -20,6 +20,7 @@
 //! queue.
 #![forbid(unsafe_code)]
 
+mod detach;
 mod message;
 mod post;
 pub(crate) mod queue;
@@ -29,12 +30,12 @@ mod tx;
 use std::collections::VecDeque;
 use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 
 use kfabric_pure::pipe::{Receiver, Sender};
 use kfabric_uapi as abi;
 
-use crate::domain::inner::DomainInner;
+use crate::domain::inner::{DomainInner, Holder};
 use crate::errno::Errno;
 use crate::handle::Shared;
 use crate::object::ObjectId;
@@ -105,7 +106,7 @@ impl Rings {
         iov_limit: u32,
     ) -> Option<Arc<Self>> {
         let data = u32::try_from(DATA).ok()?;
-        Some(Arc::new(Self {
+        let rings = Arc::new(Self {
             domain: domain.clone(),
             id,
             size,
@@ -128,7 +129,10 @@ impl Rings {
             pending: AtomicBool::new(false),
             owed: AtomicBool::new(false),
             order: Mutex::new(()),
-        }))
+        });
+        let holder: Weak<dyn Holder> = Arc::downgrade(&(rings.clone() as Arc<dyn Holder>));
+        lock(&domain.holders).push(holder);
+        Some(rings)
     }
 
     pub(crate) fn id(&self) -> ObjectId {
@@ -374,5 +378,8 @@ impl Rings {
         {
             bound.cq.direct.remove(self);
         }
+        let own = Arc::as_ptr(self).cast::<()>();
+        let other = |holder: &Weak<dyn Holder>| holder.as_ptr().cast::<()>() != own;
+        lock(&self.domain.holders).retain(other);
     }
 }

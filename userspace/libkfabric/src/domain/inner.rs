@@ -2,16 +2,25 @@
 //! The part of a domain that the domain's objects keep alive.
 #![forbid(unsafe_code)]
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use kfabric_uapi as abi;
 
 use crate::handle::Handle;
 
+/// An object whose operations use regions without the kernel's knowledge.
+pub(crate) trait Holder: Send + Sync {
+    /// Ends the use of the region with this handle. After the return no byte of the region is read or
+    /// written.
+    fn detach(&self, region: u64);
+}
+
 pub(crate) struct DomainInner {
     // Dropped first, so that the domain is closed before its fabric.
     pub(crate) handle: Handle,
     pub(super) attr: abi::DomainOpen,
+    /// Endpoints that were opened with rings.
+    pub(crate) holders: Mutex<Vec<Weak<dyn Holder>>>,
     _fabric: Arc<Handle>,
 }
 
@@ -20,8 +29,23 @@ impl DomainInner {
         Self {
             handle,
             attr,
+            holders: Mutex::default(),
             _fabric: fabric.clone(),
         }
+    }
+
+    /// Ends the use of a region by operations that the kernel does not know.
+    pub(crate) fn detach(&self, region: u64) {
+        for holder in self.all() {
+            holder.detach(region);
+        }
+    }
+
+    /// The holders. Their list is not locked: a holder takes locks of its own, and removes itself when
+    /// its endpoint is dropped.
+    fn all(&self) -> Vec<Arc<dyn Holder>> {
+        let holders = self.holders.lock().unwrap_or_else(PoisonError::into_inner);
+        holders.iter().filter_map(Weak::upgrade).collect()
     }
 
     /// Maximum bytes of one operation.

@@ -132,6 +132,7 @@ impl<'a> Asked<'a> {
             flags: self.entry.flags,
             len: self.len,
             wanted,
+            lost: false,
             parts: self.parts(),
         }
     }
@@ -151,6 +152,7 @@ impl<'a> Asked<'a> {
             written: None,
             injected: self.entry.flags & abi::KFI_INJECT != 0,
             inject,
+            kept: None,
             parts: self.parts(),
         }
     }
@@ -219,6 +221,12 @@ impl Part {
     }
 }
 
+/// Whether a part lies in `region`.
+fn uses(parts: &Parts, region: u64) -> bool {
+    let mut parts = parts.iter().flatten();
+    parts.any(|part| part.region.handle.raw() == region)
+}
+
 type Parts = [Option<Part>; abi::KFI_IOV_MAX];
 const NO_PARTS: Parts = [const { None }; abi::KFI_IOV_MAX];
 
@@ -269,9 +277,9 @@ fn load<'a>(
     });
 }
 
-/// Copies `len` bytes of an injected payload, from byte `from` on, to byte `at` of the ring.
+/// Copies `len` bytes of a payload, from byte `from` on, to byte `at` of the ring.
 fn inject(ring: &PipeMem, at: u32, payload: &[u8], from: u64, len: u32) {
-    // CAST: At most `KFI_INJECT_MAX`.
+    // CAST: Within the payload.
     let from = from as usize;
     let bytes = payload.get(from..from + len as usize);
     let _ = ring.fill_from(at, bytes.unwrap_or_default());
@@ -286,10 +294,24 @@ pub(super) struct Receive {
     pub(super) len: u64,
     /// Set if a success gets a completion.
     pub(super) wanted: bool,
+    /// Set if the region was closed after a part of the message had arrived: the rest is dropped, and
+    /// the receive is canceled.
+    pub(super) lost: bool,
     parts: Parts,
 }
 
 impl Receive {
+    /// Whether the receive's memory lies in `region`.
+    pub(super) fn uses(&self, region: u64) -> bool {
+        uses(&self.parts, region)
+    }
+
+    /// Gives up the receive's memory. The bytes that still arrive are dropped.
+    pub(super) fn lose(&mut self) {
+        self.lost = true;
+        self.parts = NO_PARTS;
+    }
+
     /// The receive as an entry of `KFI_IOC_SUBMIT`.
     pub(super) fn entry(&self) -> OpEntry {
         let mut entry = OpEntry {
@@ -318,6 +340,9 @@ impl Receive {
     /// they fit.
     #[inline]
     pub(super) fn store(&self, ring: &PipeMem, at: u32, from: u64, len: u32) -> bool {
+        if self.lost {
+            return true;
+        }
         let memory = self.parts.iter().map_while(Option::as_ref).map(Part::get);
         walk(memory, from, len, |region, to, before, n| {
             // CAST: Less than the ring's size.
@@ -342,6 +367,8 @@ pub(super) struct Message {
     pub(super) written: Option<u64>,
     injected: bool,
     inject: [u8; abi::KFI_INJECT_MAX],
+    /// Copy of the bytes from offset `.0` of the message on, if a region was closed meanwhile.
+    kept: Option<(u64, Vec<u8>)>,
     parts: Parts,
 }
 
@@ -357,8 +384,42 @@ impl Message {
             written: Some(len),
             injected: false,
             inject: [0; abi::KFI_INJECT_MAX],
+            kept: None,
             parts: NO_PARTS,
         }
+    }
+
+    /// Whether bytes that the ring has not got yet may lie in `region`.
+    pub(super) fn uses(&self, region: u64) -> bool {
+        uses(&self.parts, region)
+    }
+
+    /// Copies the bytes that the ring has not got yet, and gives up the message's memory. Returns
+    /// `false` if there is no memory for the copy.
+    pub(super) fn keep(&mut self) -> bool {
+        let left = usize::try_from(self.len - self.done).unwrap_or(usize::MAX);
+        let mut bytes = Vec::new();
+        if bytes.try_reserve_exact(left).is_err() {
+            return false;
+        }
+        // CAST: Within memory of this process: checked in `Asked::new`.
+        let mut skip = self.done as usize;
+        for (region, offset, len) in self.parts.iter().flatten().map(Part::get) {
+            let past = skip.min(len);
+            skip -= past;
+            let (from, to) = (bytes.len(), bytes.len() + len - past);
+            bytes.resize(to, 0);
+            let at = region.first + offset + past;
+            let copied = region
+                .memory
+                .with_map(false, |map| map.read(at, &mut bytes[from..]));
+            if copied.is_none() {
+                return false;
+            }
+        }
+        self.parts = NO_PARTS;
+        self.kept = Some((self.done, bytes));
+        true
     }
 
     /// Copies the rest of the message into the ring, as far as it fits. Returns whether all of it
@@ -377,9 +438,10 @@ impl Message {
             };
             pipe.put(ring, &piece, |at, from, n| {
                 let from = self.done + u64::from(from);
-                match self.injected {
-                    true => inject(ring, at, &self.inject, from, n),
-                    false => load(
+                match (&self.kept, self.injected) {
+                    (Some((first, bytes)), _) => inject(ring, at, bytes, from - first, n),
+                    (None, true) => inject(ring, at, &self.inject, from, n),
+                    (None, false) => load(
                         ring,
                         at,
                         from,

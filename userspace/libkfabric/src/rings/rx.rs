@@ -72,7 +72,7 @@ impl Rings {
 
     /// As [`Rings::complete_rx`], for a receive that fails with a positive errno. `olen` bytes of
     /// the message did not fit.
-    fn fail_rx(&self, receive: &Receive, err: i32, olen: u64) -> bool {
+    pub(super) fn fail_rx(&self, receive: &Receive, err: i32, olen: u64) -> bool {
         let Some(bound) = self.rx_queue.get() else {
             return false;
         };
@@ -135,7 +135,10 @@ impl Rings {
                 break;
             }
             if piece.is_last() {
-                pushed |= self.complete_rx(receive, &piece);
+                pushed |= match receive.lost {
+                    true => self.fail_rx(receive, libc::ECANCELED, 0),
+                    false => self.complete_rx(receive, &piece),
+                };
                 rx.receives.pop_front();
             }
         }

@@ -23,8 +23,9 @@ impl Domain {
     ///
     /// # Safety
     ///
-    /// - The bytes stay mapped, with the rights that `attr`'s access needs, until the region is
-    ///   closed or dropped and every operation that uses it has completed.
+    /// - The bytes stay mapped, with the rights that `attr`'s access needs, until
+    ///   [`Region::retire`] has returned `Ok`, or until the region is closed or dropped and every
+    ///   operation that uses it has completed.
     /// - While an operation, a peer or a function of [`Region`] may write bytes of the region, the
     ///   program uses no reference to these bytes and does not access them in another way.
     /// - While an operation or a function of [`Region`] may read bytes of the region, the program does

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Tests of rings, between two endpoints of one process.
 
+use std::sync::Arc;
+
 use super::*;
 
 fn region(domain: &Domain, len: usize) -> Region {
@@ -94,6 +96,52 @@ fn peer_with_another_version_gets_messages_through_the_kernel() {
     let came = pair.b_cq.read_one().unwrap().unwrap().ok().unwrap();
     assert_eq!(came.context(), 1);
     assert_eq!(memory.to_vec(0, 13), b"by the kernel");
+}
+
+#[test]
+fn retired_region_is_used_by_no_ring() {
+    const LEN: usize = 20_000;
+    let (_, device) = device();
+    let pair = pair_with(&device, true, true);
+    let memory = region(&pair.domain, LEN);
+    let (from, to) = (region(&pair.domain, 100_000), region(&pair.domain, LEN));
+    let watch = Arc::downgrade(to.inner());
+    pair.b.recv(to.all(), 0).unwrap();
+    pair.b.recv(memory.all(), 1).unwrap();
+    pair.b.recv(to.all(), 2).unwrap();
+    to.retire().unwrap();
+    assert!(watch.upgrade().is_none());
+    for context in [0, 2] {
+        let error = pair.b_cq.read_one().unwrap().unwrap().error().unwrap();
+        assert_eq!((error.context, error.errno.0), (context, libc::ECANCELED));
+    }
+    pair.a.inject(b"first").unwrap();
+    assert_eq!(pair.b_cq.read_one().unwrap().unwrap().context(), 1);
+    // Messages that wait for space.
+    from.fill(0, 100_000, 5);
+    let watch = Arc::downgrade(from.inner());
+    for i in 0..5 {
+        pair.a.send(from.segment(0..LEN), i).unwrap();
+    }
+    pair.a.send(from.all(), 5).unwrap();
+    from.retire().unwrap();
+    assert!(watch.upgrade().is_none());
+    let big = region(&pair.domain, 100_000);
+    for context in 3..9 {
+        pair.b.recv(big.all(), context).unwrap();
+    }
+    let mut came = Vec::new();
+    while came.len() < 6 {
+        came.extend(
+            pair.b_cq
+                .read_one()
+                .unwrap()
+                .map(|done| done.ok().unwrap().len()),
+        );
+        let _ = pair.a_cq.read_one().unwrap();
+    }
+    assert_eq!(came, [20_000, 20_000, 20_000, 20_000, 20_000, 100_000]);
+    assert_eq!(big.to_vec(99_992, 8), [5; 8]);
 }
 
 #[test]
