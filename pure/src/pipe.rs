@@ -205,6 +205,23 @@ impl Sender {
         memory.store_tail(self.tail);
     }
 
+    /// Returns the end of all pieces that were put in so far, for [`Sender::taken`].
+    pub fn mark(&self) -> u32 {
+        self.tail
+    }
+
+    /// Returns whether the receiver has taken all pieces up to `mark`, a result of [`Sender::mark`].
+    /// `mark` is valid until 2^31 bytes more were put in.
+    ///
+    /// # Errors
+    ///
+    /// - [`Lie`] if the receiver's counter is impossible.
+    pub fn taken(&mut self, memory: &impl Memory, mark: u32) -> Result<bool, Lie> {
+        self.head = memory.load_head();
+        self.free()?;
+        Ok(self.tail.wrapping_sub(self.head) <= self.tail.wrapping_sub(mark))
+    }
+
     /// Sets the sender's sleep flag. The caller looks again with [`Sender::room`] before it sleeps.
     pub fn sleep(&self, memory: &impl Memory) {
         memory.set_asleep(End::Sender, true);

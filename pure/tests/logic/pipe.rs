@@ -166,6 +166,29 @@ fn a_message_that_is_too_long_waits_for_room() {
 }
 
 #[test]
+fn mark_is_taken_when_the_receiver_has_passed_it() {
+    let shared = Shared::new(0);
+    let (mut sender, mut receiver) = (Sender::new(SIZE).unwrap(), Receiver::new(SIZE).unwrap());
+    let message = Message {
+        bytes: vec![7; 20],
+        data: None,
+        written: None,
+    };
+    put(&shared, &mut sender, &message, 0).unwrap();
+    let first = sender.mark();
+    put(&shared, &mut sender, &message, 0).unwrap();
+    let second = sender.mark();
+    assert_eq!(sender.taken(&shared, first), Ok(false));
+    take(&shared, &mut receiver, &mut Vec::new()).unwrap();
+    assert_eq!(sender.taken(&shared, first), Ok(true));
+    assert_eq!(sender.taken(&shared, second), Ok(false));
+    take(&shared, &mut receiver, &mut Vec::new()).unwrap();
+    assert_eq!(sender.taken(&shared, second), Ok(true));
+    shared.store_head(second.wrapping_add(8));
+    assert_eq!(sender.taken(&shared, second), Err(Lie));
+}
+
+#[test]
 fn what_comes_after_the_end_does_not() {
     let shared = Shared::new(0);
     let (mut sender, mut receiver) = (Sender::new(SIZE).unwrap(), Receiver::new(SIZE).unwrap());

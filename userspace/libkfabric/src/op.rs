@@ -244,7 +244,8 @@ impl<'a> Op<'a> {
     }
 
     /// Completes a write only when its bytes are visible to the target's processors
-    /// (`FI_DELIVERY_COMPLETE`). Posting fails with `EOPNOTSUPP` for other operations, and where
+    /// (`FI_DELIVERY_COMPLETE`). A send of an endpoint with rings completes when the peer has taken the
+    /// message. Posting fails with `EOPNOTSUPP` for any other operation, and where
     /// [`Domain::visible`](crate::Domain::visible) is [`Reach::No`](crate::Reach).
     #[must_use]
     pub fn visible(mut self) -> Self {

@@ -57,10 +57,13 @@ impl<'a> Asked<'a> {
         }
         let inject = entry.flags & abi::KFI_INJECT != 0;
         let with_data = entry.flags & abi::KFI_REMOTE_CQ_DATA != 0;
-        let known =
+        let mut known =
             abi::KFI_COMPLETION | abi::KFI_INJECT | abi::KFI_REMOTE_CQ_DATA | abi::KFI_FENCE;
-        if entry.flags & (abi::KFI_DELIVERY_COMPLETE | abi::KFI_COMMIT_COMPLETE) != 0 {
-            // As the kernel does: the levels are for writes.
+        if !receives {
+            known |= abi::KFI_DELIVERY_COMPLETE;
+        }
+        if entry.flags & !known & (abi::KFI_DELIVERY_COMPLETE | abi::KFI_COMMIT_COMPLETE) != 0 {
+            // As the kernel does: the other levels are for writes.
             return Err(Errno(libc::EOPNOTSUPP));
         }
         if entry.flags & !known != 0
@@ -100,6 +103,12 @@ impl<'a> Asked<'a> {
     /// The operation's `KFI_*` flags.
     pub(super) fn flags(&self) -> u64 {
         self.entry.flags
+    }
+
+    /// Whether the message completes only when the peer has taken it.
+    #[inline]
+    pub(super) fn is_confirmed(&self) -> bool {
+        self.entry.flags & abi::KFI_DELIVERY_COMPLETE != 0
     }
 
     fn pieces(&self) -> impl Iterator<Item = (&Arc<RegionInner>, &Iov)> {
@@ -150,6 +159,8 @@ impl<'a> Asked<'a> {
             done: 0,
             data: self.data,
             written: None,
+            confirmed: self.is_confirmed(),
+            mark: None,
             injected: self.entry.flags & abi::KFI_INJECT != 0,
             inject,
             kept: None,
@@ -365,6 +376,10 @@ pub(super) struct Message {
     data: Option<u32>,
     /// For the note of a write: the bytes written.
     pub(super) written: Option<u64>,
+    /// Set if the message completes only when the peer has taken it.
+    confirmed: bool,
+    /// End of the message in the ring, once the ring holds all of a confirmed message.
+    mark: Option<u32>,
     injected: bool,
     inject: [u8; abi::KFI_INJECT_MAX],
     /// Copy of the bytes from offset `.0` of the message on, if a region was closed meanwhile.
@@ -382,11 +397,24 @@ impl Message {
             done: 0,
             data: Some(data),
             written: Some(len),
+            confirmed: false,
+            mark: None,
             injected: false,
             inject: [0; abi::KFI_INJECT_MAX],
             kept: None,
             parts: NO_PARTS,
         }
+    }
+
+    /// Returns the bytes of the message that the ring holds, and whether these are all.
+    pub(super) fn progress(&self) -> (u64, bool) {
+        (self.done, self.mark.is_some())
+    }
+
+    /// Whether the peer has taken a confirmed message.
+    pub(super) fn is_taken(&self, ring: &PipeMem, pipe: &mut Sender) -> bool {
+        self.mark
+            .is_some_and(|mark| pipe.taken(ring, mark).unwrap_or(false))
     }
 
     /// Whether bytes that the ring has not got yet may lie in `region`.
@@ -423,8 +451,11 @@ impl Message {
     }
 
     /// Copies the rest of the message into the ring, as far as it fits. Returns whether all of it
-    /// is in.
+    /// is in, and taken if the message is confirmed.
     pub(super) fn put(&mut self, ring: &PipeMem, pipe: &mut Sender) -> Result<bool, Lie> {
+        if let Some(mark) = self.mark {
+            return pipe.taken(ring, mark);
+        }
         loop {
             let Some(len) = pipe.room(ring, self.len - self.done)? else {
                 return Ok(false);
@@ -452,7 +483,13 @@ impl Message {
             });
             self.done += u64::from(len);
             if self.done == self.len {
-                return Ok(true);
+                if !self.confirmed {
+                    return Ok(true);
+                }
+                let mark = pipe.mark();
+                self.mark = Some(mark);
+                self.parts = NO_PARTS;
+                return pipe.taken(ring, mark);
             }
         }
     }

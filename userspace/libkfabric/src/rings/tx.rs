@@ -56,11 +56,11 @@ impl Rings {
         }
         let (mut pushed, mut gave, mut said) = (false, false, false);
         while let Some(message) = tx.pending.front_mut() {
-            let before = message.done;
+            let before = message.progress();
             match message.put(&link.ours, &mut tx.pipe) {
                 Ok(true) => gave = true,
                 Ok(false) => {
-                    gave |= message.done != before;
+                    gave |= message.progress() != before;
                     // A waiter may have gone to sleep while no message was pending. Set its sleep
                     // flag, then try once more: the peer may have freed space in between.
                     if said || !self.is_awaited() {
@@ -105,6 +105,13 @@ impl Rings {
             true => libc::EREMOTEIO,
             false => libc::ECANCELED,
         };
+        // The peer may have taken a message that waits for that alone.
+        let taken = |message: &mut Message| message.is_taken(&link.ours, &mut tx.pipe);
+        if tx.pending.front_mut().is_some_and(taken) {
+            if let Some(message) = tx.pending.pop_front() {
+                pushed |= self.sent(&message);
+            }
+        }
         while let Some(message) = tx.pending.pop_front() {
             if message.written.is_none() {
                 pushed |= self.complete_tx(message.context, message.len, message.wanted, err);
@@ -135,7 +142,7 @@ impl Rings {
     /// Copies a message into the ring at once, if it fits. Returns whether a waiter must be woken,
     /// or `None` if [`Rings::enter`] must queue the message.
     fn send_now(&self, link: &Link, tx: &mut Tx, asked: &Asked<'_>, wanted: bool) -> Option<bool> {
-        if tx.over || !tx.pending.is_empty() {
+        if tx.over || !tx.pending.is_empty() || asked.is_confirmed() {
             return None;
         }
         // After a protocol violation `enter` sees the violation again, and ends the connection.
@@ -176,7 +183,7 @@ impl Rings {
                 pushed |= self.sent(&message);
             }
             Ok(false) => {
-                let begun = message.done != 0;
+                let begun = message.progress() != (0, false);
                 tx.pending.push_back(message);
                 self.pending.store(true, Ordering::Relaxed);
                 if begun && tx.pipe.wakes(&link.ours) {

@@ -99,6 +99,36 @@ fn peer_with_another_version_gets_messages_through_the_kernel() {
 }
 
 #[test]
+fn message_of_delivery_complete_waits_for_the_peer() {
+    let (_, device) = device();
+    let pair = pair_with(&device, true, true);
+    let memory = region(&pair.domain, 4096);
+    let sent = |op: Op<'_>| pair.a.post(&op).unwrap();
+    sent(Op::send(&[memory.segment(0..8)]).context(1).visible());
+    sent(Op::send(&[]).context(2).visible());
+    sent(Op::send(&[memory.segment(0..8)]).context(3));
+    for context in 1..=2 {
+        assert_eq!(pair.a_cq.read_one().unwrap(), None);
+        pair.b.recv(memory.segment(8..16), 0).unwrap();
+        assert!(pair.b_cq.read_one().unwrap().is_some());
+        let done = pair.a_cq.read_one().unwrap().unwrap().ok().unwrap();
+        assert_eq!(done.context(), context);
+    }
+    assert_eq!(pair.a_cq.read_one().unwrap().unwrap().context(), 3);
+    // The peer closes: the messages that it has taken were delivered, the others were not.
+    sent(Op::send(&[memory.segment(0..8)]).context(4).visible());
+    sent(Op::send(&[memory.segment(0..8)]).context(5).visible());
+    pair.b.recv(memory.segment(8..16), 0).unwrap();
+    pair.b.recv(memory.segment(8..16), 0).unwrap();
+    assert_eq!(pair.b_cq.read_one().unwrap().unwrap().len(), 8);
+    assert_eq!(pair.b_cq.read_one().unwrap().unwrap().len(), 8);
+    pair.b.close().unwrap();
+    assert!(pair.a_cq.read_one().unwrap().unwrap().ok().is_ok());
+    let lost = pair.a_cq.read_one().unwrap().unwrap().error().unwrap();
+    assert_eq!((lost.context, lost.errno.0), (5, libc::ECANCELED));
+}
+
+#[test]
 fn retired_region_is_used_by_no_ring() {
     const LEN: usize = 20_000;
     let (_, device) = device();
