@@ -10,6 +10,9 @@ use crate::handle::Handle;
 
 /// An object whose operations use regions without the kernel's knowledge.
 pub(crate) trait Holder: Send + Sync {
+    /// Moves messages as far as possible.
+    fn advance(&self);
+
     /// Ends the use of the region with this handle. After the return no byte of the region is read or
     /// written.
     fn detach(&self, region: u64);
@@ -38,6 +41,13 @@ impl DomainInner {
     pub(crate) fn detach(&self, region: u64) {
         for holder in self.all() {
             holder.detach(region);
+        }
+    }
+
+    /// Moves messages of all endpoints with rings.
+    pub(crate) fn advance(&self) {
+        for holder in self.all() {
+            holder.advance();
         }
     }
 

@@ -8,6 +8,11 @@ use super::{lock, Rings};
 use crate::domain::inner::Holder;
 
 impl Holder for Rings {
+    fn advance(&self) {
+        let pushed = self.progress();
+        self.alert(pushed, None);
+    }
+
     /// Ends the use of a region by waiting operations. After the return, this endpoint's messages
     /// read and write no byte of the region.
     ///

@@ -40,6 +40,19 @@ impl Rings {
         entry: &OpEntry,
         local: &Local<'_>,
     ) -> std::result::Result<Posted, Errno> {
+        match self.try_post(entry, local) {
+            Err(Errno::EAGAIN) if self.mode() == SHARED && self.pending.load(Ordering::Relaxed) => {
+            }
+            outcome => return outcome,
+        }
+        // Earlier messages wait until the peer takes messages out. The peer may belong to this
+        // thread, or wait for this end in the same way, and the caller may post again without reading
+        // a queue.
+        self.domain.advance();
+        self.try_post(entry, local)
+    }
+
+    fn try_post(&self, entry: &OpEntry, local: &Local<'_>) -> std::result::Result<Posted, Errno> {
         if self.mode() == NONE {
             return Ok(Posted::Kernel);
         }

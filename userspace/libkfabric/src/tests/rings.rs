@@ -82,6 +82,65 @@ fn long_message_moves_as_the_ring_gets_space() {
 }
 
 #[test]
+fn operation_behind_messages_gets_its_turn_without_a_read() {
+    const LEN: usize = 300_000;
+    let (fake, device) = device();
+    let pair = pair_with(&device, true, true);
+    let memory = region(&pair.domain, 2 * LEN);
+    memory.fill(0, LEN, 9);
+    pair.a.send(memory.segment(0..LEN), 1).unwrap();
+    pair.a.inject(b"after").unwrap();
+    let post = || pair.a.read(memory.segment(0..1), RemoteMem::default(), 3);
+    // The peer has no receive.
+    let late = post().unwrap_err();
+    assert_eq!(late.errno(), Some(Errno::EAGAIN));
+    pair.b.recv(memory.segment(LEN..2 * LEN), 2).unwrap();
+    pair.b.recv(memory.segment(0..8), 4).unwrap();
+    let mut tries = 0;
+    while let Err(late) = post() {
+        assert_eq!(late.errno(), Some(Errno::EAGAIN));
+        tries += 1;
+        assert!(tries < 20, "no queue is read, and the turn never comes");
+    }
+    assert_eq!(calls(&fake, abi::KFI_IOC_SUBMIT), 1);
+    // The last message may still be in the ring.
+    let mut came = Vec::new();
+    while came.len() < 2 {
+        came.extend(pair.b_cq.read_one().unwrap().map(|done| done.context()));
+    }
+    assert_eq!(came, [2, 4]);
+    assert_eq!(memory.to_vec(2 * LEN - 8, 8), [9; 8]);
+}
+
+#[test]
+fn full_rings_of_both_ends_move_by_posts_alone() {
+    const LEN: usize = 50_000;
+    let (_, device) = device();
+    let pair = pair_with(&device, true, true);
+    let memory = region(&pair.domain, 4 * LEN);
+    for i in 0..20 {
+        pair.a.recv(memory.segment(0..LEN), i).unwrap();
+        pair.b.recv(memory.segment(LEN..2 * LEN), i).unwrap();
+    }
+    // More than both rings hold. No queue is read.
+    for (end, at) in [(&pair.a, 2 * LEN), (&pair.b, 3 * LEN)] {
+        for i in 0..15 {
+            end.send(memory.segment(at..at + LEN), i).unwrap();
+        }
+    }
+    for end in [&pair.a, &pair.b] {
+        let mut tries = 0;
+        while end
+            .write(memory.segment(0..1), RemoteMem::default(), 99)
+            .is_err()
+        {
+            tries += 1;
+            assert!(tries < 200, "no queue is read, and the turn never comes");
+        }
+    }
+}
+
+#[test]
 fn peer_with_another_version_gets_messages_through_the_kernel() {
     let (fake, device) = device();
     fake.0.lock().unwrap().newer_peer = true;
