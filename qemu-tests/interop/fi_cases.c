@@ -637,6 +637,12 @@ static void close_order(void)
 	OK(fi_send(a.ep, a.mem, 8, fi_mr_desc(a.mr), 0, &a));
 	completion(a.cq, &a, FI_SEND);
 	completion(b.cq, &b, FI_RECV);
+	/* ofi_rxm posts to an endpoint that it has just closed. */
+	struct fid_ep *closed = a.ep;
+	OK(fi_close(&closed->fid));
+	a.ep = NULL;
+	GIVES(-FI_ENOTCONN, fi_recv(closed, a.mem, 8, fi_mr_desc(a.mr), 0, &a));
+	GIVES(-FI_ENOTCONN, fi_send(closed, a.mem, 8, fi_mr_desc(a.mr), 0, &a));
 	unpair(&a, &b);
 	/* What an endpoint lacks is named. */
 	OK(fi_endpoint(domain, info, &a.ep, NULL));

@@ -91,6 +91,7 @@ static CM: Table<fi_ops_cm> = Table(fi_ops_cm {
 impl Kind for Endpoint {
     type Head = fid_ep;
     const CLASS: u32 = FI_CLASS_EP;
+    const STAYS: bool = true;
 
     fn ops() -> *mut fi_ops {
         FID.get()
@@ -341,7 +342,9 @@ unsafe extern "C" fn control(fid: *mut fid, command: c_int, arg: *mut c_void) ->
 
 unsafe extern "C" fn cancel(fid: fid_t, context: *mut c_void) -> isize {
     // SAFETY: an endpoint's fid. The context is a number to the kernel.
-    let ep = unsafe { object::body::<Endpoint>(fid) };
+    let Some(ep) = (unsafe { object::body_if_open::<Endpoint>(fid) }) else {
+        return -(libc::ENOENT as isize);
+    };
     called(ep.ep.cancel(context.expose_provenance() as u64)) as isize
 }
 

@@ -11,6 +11,7 @@ mod addr;
 mod asked;
 mod atomic;
 mod auth;
+mod closed;
 mod cntr;
 mod core;
 mod cq;

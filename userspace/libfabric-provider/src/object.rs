@@ -5,9 +5,11 @@
 use std::ffi::{c_int, c_void};
 use std::mem::MaybeUninit;
 use std::ptr::addr_of;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use kfabric::Returned;
 
+use crate::closed;
 use crate::error::{errno, Errno, Ours};
 use crate::ffi::*;
 
@@ -17,6 +19,8 @@ pub(crate) trait Kind: Sized + 'static {
     type Head;
     /// `FI_CLASS_*` of the object.
     const CLASS: u32;
+    /// Whether the memory of a closed object stays for a while ([`crate::closed`]).
+    const STAYS: bool = false;
 
     /// Returns the operations of the object's fid.
     fn ops() -> *mut fi_ops;
@@ -31,6 +35,8 @@ pub(crate) trait Kind: Sized + 'static {
 #[repr(C)]
 struct Object<K: Kind> {
     head: K::Head,
+    /// Reset when the object is closed. `body` is then moved out.
+    open: AtomicBool,
     body: K,
 }
 
@@ -56,7 +62,8 @@ pub(crate) unsafe fn open<K: Kind>(
             let head = body.head(fid, at.cast());
             // SAFETY: the place was just allocated; the caller's place for the result.
             unsafe {
-                at.write(Object { head, body });
+                let open = AtomicBool::new(true);
+                at.write(Object { head, open, body });
                 *to = at.cast();
             }
             0
@@ -78,6 +85,21 @@ pub(crate) unsafe fn body<'a, K: Kind>(at: *const impl Sized) -> &'a K {
     // SAFETY: as the caller vouches. The reference does not cover libfabric's structure, which
     // libfabric and programs may write to.
     unsafe { &*addr_of!((*at.cast::<Object<K>>()).body) }
+}
+
+/// As [`body`]; `None` if the object is closed and its memory stays ([`Kind::STAYS`]).
+///
+/// # Safety
+///
+/// `at` points to an object of this kind that is open, and that the program does not close
+/// meanwhile, or that is among those that [`crate::closed`] keeps.
+pub(crate) unsafe fn body_if_open<'a, K: Kind>(at: *const impl Sized) -> Option<&'a K> {
+    const { assert!(K::STAYS) };
+    // SAFETY: as the caller vouches: the flag outlives the object's part.
+    unsafe {
+        let open = &*addr_of!((*at.cast::<Object<K>>()).open);
+        open.load(Ordering::Acquire).then(|| body(at))
+    }
 }
 
 /// Borrows the plug-in's part of an object that may be of another kind, or null.
@@ -114,17 +136,36 @@ pub(crate) unsafe extern "C" fn close<K: Kind>(fid: *mut fid) -> c_int {
     // box is freed without it.
     unsafe {
         let part = &raw mut (*at).body;
+        let open = &*addr_of!((*at).open);
+        if !open.swap(false, Ordering::AcqRel) {
+            return -libc::EINVAL;
+        }
         match part.read().end() {
             Ok(()) => {
-                drop(Box::from_raw(at.cast::<MaybeUninit<Object<K>>>()));
+                match K::STAYS {
+                    true => closed::keep(at.expose_provenance(), free::<K>),
+                    false => free::<K>(at.expose_provenance()),
+                }
                 0
             }
             Err((body, errno)) => {
                 part.write(body);
+                open.store(true, Ordering::Release);
                 -errno
             }
         }
     }
+}
+
+/// Frees the memory of a closed object.
+///
+/// # Safety
+///
+/// `open` boxed the object at this address, and its part was moved out.
+unsafe fn free<K: Kind>(at: usize) {
+    let at = std::ptr::with_exposed_provenance_mut::<MaybeUninit<Object<K>>>(at);
+    // SAFETY: as the caller vouches.
+    drop(unsafe { Box::from_raw(at) });
 }
 
 /// The operations of a fid.
@@ -163,4 +204,62 @@ pub(crate) fn status<T>(result: Result<T, Errno>) -> c_int {
 /// As [`status`], for a call of libkfabric.
 pub(crate) fn called<T>(result: kfabric::Result<T>) -> c_int {
     status(result.ours())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+    use std::ptr::null_mut;
+    use std::rc::Rc;
+
+    use super::*;
+
+    /// An object whose close fails while `busy` is set.
+    struct Thing {
+        busy: Rc<Cell<bool>>,
+    }
+
+    impl Kind for Thing {
+        type Head = fid;
+        const CLASS: u32 = 0;
+        const STAYS: bool = true;
+
+        fn ops() -> *mut fi_ops {
+            null_mut()
+        }
+
+        fn head(&self, fid: fid, _: *mut c_void) -> fid {
+            fid
+        }
+
+        fn end(self) -> Result<(), (Self, Errno)> {
+            match self.busy.get() {
+                true => Err((self, libc::EBUSY)),
+                false => Ok(()),
+            }
+        }
+    }
+
+    #[test]
+    fn closed_object_that_stays_is_not_open() {
+        let busy = Rc::new(Cell::new(true));
+        // More than stay: the memory of the first ones is freed, once.
+        for _ in 0..1000 {
+            busy.set(true);
+            let mut at = null_mut();
+            // SAFETY: `at` has room for the result; the object stays for a while after the close.
+            unsafe {
+                let thing = Thing { busy: busy.clone() };
+                assert_eq!(open(&mut at, null_mut(), |_| Ok(thing)), 0);
+                assert!(body_if_open::<Thing>(at).is_some());
+                assert_eq!(close::<Thing>(at), -libc::EBUSY);
+                assert!(body_if_open::<Thing>(at).is_some());
+                busy.set(false);
+                assert_eq!(close::<Thing>(at), 0);
+                assert!(body_if_open::<Thing>(at).is_none());
+                assert_eq!(close::<Thing>(at), -libc::EINVAL);
+            }
+            assert_eq!(Rc::strong_count(&busy), 1);
+        }
+    }
 }

@@ -267,11 +267,11 @@ impl Call {
     ///
     /// # Safety
     ///
-    /// `ep` is an open endpoint. Arrays have as many entries as they say, descriptors are regions
+    /// `ep` is an endpoint that is open or was just closed. Arrays have as many entries as they say, descriptors are regions
     /// of ours or null, and the memory is the program's, as libfabric's manual asks.
     unsafe fn try_post(&self, ep: *mut fid_ep) -> Result<(), Errno> {
         // SAFETY: as the caller vouches.
-        let ep = unsafe { object::body::<Endpoint>(ep) };
+        let ep = unsafe { object::body_if_open::<Endpoint>(ep) }.ok_or(libc::ENOTCONN)?;
         let side = match self.op {
             Op::Recv => &ep.rx,
             _ => &ep.tx,
