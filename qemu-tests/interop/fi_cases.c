@@ -8,12 +8,14 @@
  * DOMAIN is a name that fi_info prints, ADDRESS an IPv4 address of that domain. Each case prints
  * its name when it has passed. The program ends with status 1 at the first difference.
  */
+#define _GNU_SOURCE
 #include "fi_cases.h"
 #include "fi_cases_data.h"
 #include "fi_cases_info.h"
 #include "fi_cases_keys.h"
 #include "fi_cases_pmem.h"
 #include "fi_cases_rdm.h"
+#include "fi_cases_rings.h"
 
 /* ---- connections ---- */
 
@@ -378,6 +380,9 @@ static void completions(void)
 
 	pair(&a, &b);
 	OK(fi_control(&a.cq->fid, FI_GETWAIT, &fd));
+	/* The descriptor of a queue with rings says nothing before. */
+	if (rings)
+		OK(fi_trywait(fabric, (struct fid *[]){ &a.cq->fid }, 1));
 	CHECK(!readable(fd));
 	GIVES(-FI_EAGAIN, fi_cq_read(a.cq, got, 1));
 	GIVES(-FI_EAGAIN, fi_cq_readerr(a.cq, &err, 0));
@@ -407,8 +412,9 @@ static void completions(void)
 	GIVES(-FI_EAGAIN, fi_trywait(fabric, (struct fid *[]){ &a.cq->fid }, 1));
 	GIVES(1, fi_cq_readfrom(a.cq, got, 4, from));
 	CHECK(from[0] == FI_ADDR_NOTAVAIL);
-	CHECK(!readable(fd));
+	CHECK(rings || !readable(fd));
 	OK(fi_trywait(fabric, (struct fid *[]){ &a.cq->fid }, 1));
+	CHECK(!readable(fd));
 	unpair(&a, &b);
 
 	/* Each format has its own entries. */
@@ -691,6 +697,14 @@ static const struct {
 	{ "waits_by_epoll", waits_by_epoll },
 	{ "flood", flood },
 	{ "shared_queue", shared_queue },
+	{ "rings_chosen", rings_chosen },
+	{ "rings_closed_region", rings_closed_region },
+	{ "rings_closed_long", rings_closed_long },
+	{ "rings_closed_part", rings_closed_part },
+	{ "rings_cancel", rings_cancel },
+	{ "rings_turn", rings_turn },
+	{ "rings_order", rings_order },
+	{ "rings_sleepers", rings_sleepers },
 	{ "rdm", rdm },
 	{ "rdm_unexpected", rdm_unexpected },
 };
@@ -704,6 +718,8 @@ int main(int argc, char **argv)
 	name = "setup";
 	info = offer(argv[1], argv[2]);
 	shm = !strncmp(info->fabric_attr->name, "kshm", 4);
+	rings = shm && info->domain_attr->data_progress == FI_PROGRESS_MANUAL;
+	CHECK(rings || !shm || !getenv("FI_KFABRIC_RINGS") || strcmp(getenv("FI_KFABRIC_RINGS"), "1"));
 	for (int i = 3; i < argc; i++) {
 		size_t n = sizeof(cases) / sizeof(cases[0]), at = 0;
 

@@ -54,6 +54,8 @@ static struct fid_fabric *fabric;
 static struct fid_domain *domain;
 static enum fi_cq_format format = FI_CQ_FORMAT_DATA;
 static int shm;
+/* Whether messages move only while the program reads the queues of both ends. */
+static int rings;
 /* Counters of transmissions and receives that new endpoints have; NULL for none. */
 static struct fid_cntr *to_bind[2];
 

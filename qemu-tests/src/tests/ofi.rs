@@ -106,6 +106,47 @@ pub const TESTS: &[Test] = &[
     })
     .needs(ATOMICS)
     .seconds(10),
+    Test::pair("ofi.rings_are_used_only_if_asked_for", |c| {
+        rings(c, None, &["rings_chosen", "rings_order", "rings_turn"])?;
+        rings(c, Some("0"), &["rings_chosen", "messages"])
+    })
+    .on(SHM)
+    .seconds(10),
+    Test::pair("ofi.p3_rings_let_go_of_closed_regions", |c| {
+        let closed = [
+            "rings_chosen",
+            "rings_closed_region",
+            "rings_closed_long",
+            "rings_closed_part",
+            "close_in_use",
+        ];
+        rings(c, Some("1"), &closed)
+    })
+    .on(SHM)
+    .seconds(10),
+    Test::pair("ofi.rings_carry_messages_as_documented", |c| {
+        let names = [
+            "rings_chosen",
+            "rings_cancel",
+            "rings_turn",
+            "rings_order",
+            "rings_sleepers",
+            "messages",
+            "failed_messages",
+            "failed_injects",
+            "close_order",
+            "completions",
+            "data_lengths",
+            "flood",
+            "shared_queue",
+            "waits_by_epoll",
+            "rdm",
+            "rdm_unexpected",
+        ];
+        rings(c, Some("1"), &names)
+    })
+    .on(SHM)
+    .seconds(20),
     Test::pair("ofi.auth_keys_of_attributes_and_file_separate_peers", |c| {
         // The last case removes the file, under whose auth key the first two run.
         cases(c, &["auth_keys", "rdm", "key_file"])
@@ -188,6 +229,17 @@ fn cases(ctx: &mut Ctx, names: &[&str]) -> Result<()> {
     };
     result?;
     ctx.barrier("done")
+}
+
+/// Runs cases over kshm with a value of the parameter `rings`.
+fn rings(ctx: &mut Ctx, value: Option<&str>, names: &[&str]) -> Result<()> {
+    const RINGS: &str = "FI_KFABRIC_RINGS";
+    if let Some(value) = value {
+        std::env::set_var(RINGS, value);
+    }
+    let result = cases(ctx, names);
+    std::env::remove_var(RINGS);
+    result
 }
 
 /// Folder of a copy of the plug-in under a name that makes it the provider `verbs`.

@@ -97,11 +97,16 @@ impl Cq {
     /// Whether there is nothing to read.
     pub(crate) fn may_wait(&self) -> bool {
         self.skip_injected();
-        !self.cq.is_ready()
+        self.cq.try_wait()
     }
 
     /// Reads up to `count` completions. `give` gets each with its number.
     fn read(&self, count: usize, mut give: impl FnMut(usize, &abi::CqEntry)) -> isize {
+        if count == 0 {
+            // The program only makes progress.
+            self.cq.progress();
+            return -(libc::EAGAIN as isize);
+        }
         if !self.cq.is_ready() {
             return -(libc::EAGAIN as isize);
         }
@@ -267,8 +272,20 @@ unsafe extern "C" fn sread(
         // SAFETY: as for `read`.
         let (rc, of) = unsafe { (read(cq, buf, count), object::body::<Cq>(cq)) };
         let empty = rc == -(libc::EAGAIN as isize);
-        if !empty || of.signal.lower() || !timeout.wait(of.cq.as_fd(), of.signal.0.as_fd()) {
+        if !empty || of.signal.lower() {
             return rc;
+        }
+        match of.cq.begin_wait() {
+            // The wait counts until the end of the `match`.
+            Some(_) if timeout.wait(of.cq.as_fd(), of.signal.0.as_fd()) => {}
+            Some(_) => return rc,
+            // There is something to read, or it is an ignored failure. At the end of the time, too:
+            // `begin_wait` may have taken a message whose alarm was meant for another waiter.
+            None if timeout.is_over() || count == 0 => {
+                // SAFETY: as for `read`.
+                return unsafe { read(cq, buf, count) };
+            }
+            None => {}
         }
     }
 }

@@ -21,6 +21,8 @@ pub(crate) struct Domain {
     pub(crate) atomics: bool,
     /// Whether endpoints have keys of their own (`FI_MR_ENDPOINT`).
     pub(crate) endpoint_keys: bool,
+    /// Whether endpoints ask for rings, unless their own info needs more than rings have.
+    pub(crate) rings: bool,
     /// Version of the interface that the program was built for; 0 if unknown.
     pub(crate) version: u32,
     /// A number of the domain alone.
@@ -79,13 +81,14 @@ impl Domain {
     unsafe fn new(fabric: &Fabric, info: &fi_info, version: u32) -> Result<Self, Errno> {
         static IDS: AtomicU64 = AtomicU64::new(1);
         // SAFETY: an info's parts are null or valid; an auth key has its size.
-        let (name, mode, own) = unsafe {
+        let (name, mode, progress, own) = unsafe {
             let attr = info.domain_attr.as_ref().ok_or(libc::EINVAL)?;
             if attr.name.is_null() {
                 return Err(libc::EINVAL);
             }
             let own = auth::copy(attr.auth_key, attr.auth_key_size)?;
-            (CStr::from_ptr(attr.name), attr.mr_mode, own)
+            let progress = attr.__bindgen_anon_1.data_progress;
+            (CStr::from_ptr(attr.name), attr.mr_mode, progress, own)
         };
         let name = name.to_str().map_err(|_| libc::EINVAL)?;
         let key = match own {
@@ -102,6 +105,7 @@ impl Domain {
         let caps = kfabric::Caps::from_bits_retain(info.caps) & domain.caps();
         Ok(Self {
             atomics: caps.contains(kfabric::Caps::ATOMIC),
+            rings: *fabric.prov == *"kshm" && crate::wants_rings(progress),
             endpoint_keys: mode as u32 & FI_MR_ENDPOINT != 0,
             domain: Arc::new(domain),
             version,

@@ -16,7 +16,7 @@ use crate::eq::{param, Eq, Queue};
 use crate::error::{errno, Errno, Ours};
 use crate::object::{self, called, status, Kind};
 use crate::pep::{self, Passive};
-use crate::{addr, atomic, auth, ffi::*, post};
+use crate::{addr, atomic, auth, ffi::*, info, post};
 
 /// Capabilities by which an endpoint transmits.
 const TRANSMITS: u64 = abi::KFI_SEND | abi::KFI_READ | abi::KFI_WRITE;
@@ -62,6 +62,8 @@ pub(crate) struct Endpoint {
     name: Option<SocketAddr>,
     /// Whether operations can ask to be visible at the peer before they complete.
     pub(crate) visible: bool,
+    /// Whether the endpoint asked for rings.
+    pub(crate) rings: bool,
 }
 
 static FID: Table<fi_ops> = object::ops::<Endpoint>(Some(bind), Some(control));
@@ -154,6 +156,13 @@ impl Endpoint {
         // SAFETY: an auth key has its size.
         let key = ep.map(|e| unsafe { auth::copy(e.auth_key, e.auth_key_size) });
         let key = key.transpose()?.flatten();
+        // SAFETY: an info's parts are valid or null. The union has but one type.
+        let progress = unsafe {
+            let domain = of.domain_attr.as_ref();
+            domain.map_or(FI_PROGRESS_UNSPEC, |d| d.__bindgen_anon_1.data_progress)
+        };
+        let order = tx.map_or(0, |t| t.msg_order) | rx.map_or(0, |r| r.msg_order);
+        let rings = domain.rings && progress != FI_PROGRESS_AUTO && order & info::AFTER_SEND == 0;
         let iov_limit = tx.map(|t| t.iov_limit).max(rx.map(|r| r.iov_limit));
         let mut attr = EndpointAttr {
             tx_size: size(tx.map(|t| t.size))?,
@@ -161,6 +170,7 @@ impl Endpoint {
             iov_limit: size(iov_limit)?,
             context: at as u64,
             own_keys: domain.endpoint_keys,
+            rings,
             auth_key: key.as_ref().map(auth::given).transpose()?,
             ..EndpointAttr::default()
         };
@@ -198,6 +208,7 @@ impl Endpoint {
             eq: OnceLock::new(),
             name,
             visible: domain.domain.visible() != Reach::No,
+            rings,
         })
     }
 

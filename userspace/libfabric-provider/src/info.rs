@@ -46,6 +46,9 @@ const ORDER: u64 = 0x1
     | FI_ORDER_RMA_RAR
     | FI_ORDER_RMA_RAW
     | FI_ORDER_RMA_WAW;
+/// Read after send, and write after send: rings do not keep these orders. A one-sided operation is
+/// executed while an earlier message may still be in the ring.
+pub(crate) const AFTER_SEND: u64 = 0x4 | 0x20;
 /// Orders of completions that a queue pair keeps: all operations of a side complete in the order of
 /// their posts (`FI_ORDER_STRICT`, `FI_ORDER_DATA`).
 const COMPLETION_ORDER: u64 = 0x1ff | 1 << 16;
@@ -107,6 +110,23 @@ fn transmit_flags(entry: &abi::InfoEntry) -> u64 {
         abi::KFI_REACH_NO => TX_FLAGS,
         _ => TX_FLAGS | u64::from(FI_DELIVERY_COMPLETE),
     }
+}
+
+/// Whether endpoints of an offer ask for rings: within a host, for a program that wants them
+/// ([`crate::wants_rings`]) and needs no order that rings do not keep.
+fn has_rings(entry: &abi::InfoEntry, hints: Option<&Hints<'_>>) -> bool {
+    let domain = hints.and_then(|h| h.domain);
+    // SAFETY: the union has but one type.
+    let progress = domain.map_or(FI_PROGRESS_UNSPEC, |d| unsafe {
+        d.__bindgen_anon_1.data_progress
+    });
+    let orders = [
+        hints.and_then(|h| h.tx).map_or(0, |tx| tx.msg_order),
+        hints.and_then(|h| h.rx).map_or(0, |rx| rx.msg_order),
+    ];
+    entry.protocol == abi::KFI_PROTO_SHM
+        && crate::wants_rings(progress)
+        && orders.iter().all(|order| order & AFTER_SEND == 0)
 }
 
 /// Whether hints ask for access to a peer's memory, or for no capabilities, which are all.
@@ -429,7 +449,9 @@ pub(crate) unsafe fn make(
         tx.caps = caps & (kinds | send | u64::from(FI_FENCE));
         tx.mode = mode;
         tx.op_flags = hints.and_then(|h| h.tx).map_or(0, |t| t.op_flags);
-        tx.msg_order = ORDER;
+        let rings = has_rings(entry, hints);
+        let order = if rings { ORDER & !AFTER_SEND } else { ORDER };
+        tx.msg_order = order;
         tx.comp_order = completion_order(entry);
         tx.inject_size = entry.inject_size as usize;
         tx.size = smaller(
@@ -444,7 +466,7 @@ pub(crate) unsafe fn make(
         rx.caps = caps & (kinds | recv);
         rx.mode = mode;
         rx.op_flags = hints.and_then(|h| h.rx).map_or(0, |r| r.op_flags);
-        rx.msg_order = ORDER;
+        rx.msg_order = order;
         rx.comp_order = completion_order(entry);
         rx.size = smaller(
             hints.and_then(|h| h.rx).map(|r| r.size),
@@ -468,14 +490,16 @@ pub(crate) unsafe fn make(
             Some(wanted) if wanted != 0 => wanted,
             _ => FI_THREAD_SAFE,
         };
-        // Progress is always automatic; a program that would help is told to.
+        // Progress is automatic except with rings; a program that would help is told to.
         let progress = |wanted: Option<fi_progress>| match wanted {
             Some(FI_PROGRESS_MANUAL) => FI_PROGRESS_MANUAL,
             _ => FI_PROGRESS_AUTO,
         };
         domain.control_progress = progress(given.map(|d| d.control_progress));
-        domain.__bindgen_anon_1.data_progress =
-            progress(given.map(|d| d.__bindgen_anon_1.data_progress));
+        domain.__bindgen_anon_1.data_progress = match rings {
+            true => FI_PROGRESS_MANUAL,
+            false => progress(given.map(|d| d.__bindgen_anon_1.data_progress)),
+        };
         domain.resource_mgmt = FI_RM_ENABLED;
         domain.av_type = match given.map(|d| d.av_type) {
             Some(wanted) => wanted,

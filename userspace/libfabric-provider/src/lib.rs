@@ -60,6 +60,9 @@ static PROVIDER: Provider = Provider(UnsafeCell::new(fi_provider {
 /// The device file.
 static DEVICE: OnceLock<String> = OnceLock::new();
 
+/// Whether the user wants rings; unset if the program's info decides.
+static RINGS: OnceLock<bool> = OnceLock::new();
+
 /// The domain to which the user restricts the program.
 static DOMAIN: OnceLock<String> = OnceLock::new();
 
@@ -82,6 +85,32 @@ pub(crate) fn allows_domain(name: &str) -> bool {
         None => true,
         Some((_, Some(left_out))) => left_out != name,
         Some((only, None)) => only == name,
+    }
+}
+
+/// Returns whether endpoints with this `data_progress` ask for rings. Messages of rings move only while
+/// the program calls libfabric, so the program must ask for FI_PROGRESS_MANUAL. The parameter `rings`
+/// asks for a program that leaves the choice open, or forbids rings.
+pub(crate) fn wants_rings(progress: fi_progress) -> bool {
+    rings(RINGS.get().copied(), progress)
+}
+
+/// [`wants_rings`] for a value of the parameter, `None` if it is not set.
+fn rings(by_user: Option<bool>, progress: fi_progress) -> bool {
+    match progress {
+        FI_PROGRESS_MANUAL => by_user != Some(false),
+        FI_PROGRESS_UNSPEC => by_user == Some(true),
+        _ => false,
+    }
+}
+
+/// Converts a parameter's value by libfabric's words for yes and no.
+fn yes_or_no(value: &str) -> Option<bool> {
+    let is = |words: [&str; 6]| words.iter().any(|word| value.eq_ignore_ascii_case(word));
+    match () {
+        () if is(["1", "yes", "y", "true", "t", "on"]) => Some(true),
+        () if is(["0", "no", "n", "false", "f", "off"]) => Some(false),
+        () => None,
     }
 }
 
@@ -127,6 +156,12 @@ pub extern "C" fn fi_prov_ini() -> *mut fi_provider {
         offer (default: all domains)";
     if let Some(name) = parameter(c"domain", help) {
         let _ = DOMAIN.set(name);
+    }
+    let help =
+        c"Whether messages within the host use rings: yes, for programs that do not ask for \
+        automatic progress; no (default: for programs that ask for manual progress)";
+    if let Some(rings) = parameter(c"rings", help).and_then(|value| yes_or_no(&value)) {
+        let _ = RINGS.set(rings);
     }
     let help = c"Path of a file with the auth key of domains and listeners (default: none)";
     if let Some(path) = parameter(c"auth_key_file", help) {

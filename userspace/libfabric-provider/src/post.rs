@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Operations: messages and one-sided transfers. Each post is one call of the kernel.
+//! Operations: messages and one-sided transfers. A post is one call of the kernel, or of rings none.
 
 use std::ffi::c_void;
 use std::ptr::{null, null_mut};
@@ -354,6 +354,12 @@ impl Call {
         if flags & VISIBLE != 0 {
             match self.op {
                 Op::Write => op = op.visible(),
+                Op::Send if ep.rings => match ep.ep.has_rings() {
+                    Some(true) => op = op.visible(),
+                    Some(false) if ep.visible => {}
+                    Some(false) => return Err(libc::EOPNOTSUPP),
+                    None => return Err(libc::ENOTCONN),
+                },
                 // The kernel's flag is for writes. Where it has the level, each operation
                 // completes when its bytes are in memory: those of a send in the peer's receive.
                 _ if ep.visible => {}
@@ -400,6 +406,80 @@ macro_rules! entries {
 }
 pub(crate) use entries;
 
+/// Posts a message or a receive of one piece, with the endpoint's flags: the most frequent calls. With
+/// rings there is a short way, because no system call hides the cost of the general one.
+///
+/// # Safety
+///
+/// As for [`Call::try_post`].
+unsafe fn post_one(
+    receives: bool,
+    ep: *mut fid_ep,
+    (buf, len): (*const c_void, usize),
+    desc: *mut c_void,
+    context: *mut c_void,
+) -> isize {
+    // SAFETY: as the caller vouches.
+    let Some(end) = (unsafe { object::body_if_open::<Endpoint>(ep) }) else {
+        return -(libc::ENOTCONN as isize);
+    };
+    let side = if receives { &end.rx } else { &end.tx };
+    let flags = side.flags.load(Ordering::Relaxed);
+    let plain = end.rings && flags & !(IGNORED | COMPLETION) == 0;
+    if !plain || len == 0 || desc.is_null() {
+        let local = one(buf, len, desc);
+        let call = if receives {
+            Call::recv(local)
+        } else {
+            Call::send(local)
+        };
+        // SAFETY: as the caller vouches.
+        return unsafe { call.context(context).post(ep) };
+    }
+    // SAFETY: a descriptor is a region of ours.
+    let Some(region) = (unsafe { object::body::<Mr>(desc) }).local(buf.cast(), len) else {
+        return -(libc::EINVAL as isize);
+    };
+    let pieces = [Piece::of(region, buf.cast(), len)];
+    let mut op = match receives {
+        true => RawOp::recv(&pieces),
+        false => RawOp::send(&pieces),
+    };
+    op = op.context(context.expose_provenance() as u64);
+    if flags & COMPLETION != 0 || !side.selective.load(Ordering::Relaxed) {
+        op = op.completion();
+    }
+    // SAFETY: the memory is the program's, as the caller vouches.
+    match unsafe { end.ep.post_raw(&op) } {
+        Ok(()) => 0,
+        Err(errno) => -(translate(errno) as isize),
+    }
+}
+
+unsafe extern "C" fn recv(
+    ep: *mut fid_ep,
+    buf: *mut c_void,
+    len: usize,
+    desc: *mut c_void,
+    _from: fi_addr_t,
+    context: *mut c_void,
+) -> isize {
+    // SAFETY: the caller's arguments, as libfabric's manual asks.
+    unsafe { post_one(true, ep, (buf, len), desc, context) }
+}
+
+unsafe extern "C" fn send(
+    ep: *mut fid_ep,
+    buf: *const c_void,
+    len: usize,
+    desc: *mut c_void,
+    _to: fi_addr_t,
+    context: *mut c_void,
+) -> isize {
+    // SAFETY: the caller's arguments, as libfabric's manual asks.
+    unsafe { post_one(false, ep, (buf, len), desc, context) }
+}
+
 /// Memory of calls with one piece.
 fn one(buf: *const c_void, len: usize, desc: *mut c_void) -> Local {
     Local::One(buf, len, desc)
@@ -411,14 +491,6 @@ fn copied(buf: *const c_void, len: usize) -> Local {
 }
 
 entries! {
-    fn recv(
-        buf: *mut c_void,
-        len: usize,
-        desc: *mut c_void,
-        _from: fi_addr_t,
-        context: *mut c_void,
-    ) => Ok(Call::recv(one(buf, len, desc)).context(context));
-
     fn recvv(
         iov: *const iovec,
         desc: *mut *mut c_void,
@@ -428,14 +500,6 @@ entries! {
     ) => Ok(Call::recv(Local::Many(iov, desc, count)).context(context));
 
     fn recvmsg(msg: *const fi_msg, flags: u64) => Ok(Call::of(Op::Recv, &*msg, flags));
-
-    fn send(
-        buf: *const c_void,
-        len: usize,
-        desc: *mut c_void,
-        _to: fi_addr_t,
-        context: *mut c_void,
-    ) => Ok(Call::send(one(buf, len, desc)).context(context));
 
     fn sendv(
         iov: *const iovec,

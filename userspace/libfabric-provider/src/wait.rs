@@ -126,6 +126,11 @@ impl Timeout {
         Self(ms.map(|ms| Instant::now() + Duration::from_millis(ms)))
     }
 
+    /// Returns whether no time is left.
+    pub(crate) fn is_over(&self) -> bool {
+        self.0.is_some_and(|end| end <= Instant::now())
+    }
+
     /// Waits until one of two descriptors is readable. Returns false if no time is left; else the
     /// caller looks again, whatever the outcome.
     pub(crate) fn wait(&self, a: BorrowedFd<'_>, b: BorrowedFd<'_>) -> bool {

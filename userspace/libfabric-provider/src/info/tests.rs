@@ -384,6 +384,55 @@ fn info_has_sizes_and_keys_of_its_hints() {
 }
 
 #[test]
+fn rings_need_manual_progress_or_the_parameter() {
+    let (auto, manual, open) = (FI_PROGRESS_AUTO, FI_PROGRESS_MANUAL, FI_PROGRESS_UNSPEC);
+    for (by_user, progress, expected) in [
+        (None, auto, false),
+        (None, open, false),
+        (None, manual, true),
+        (Some(true), auto, false),
+        (Some(true), open, true),
+        (Some(true), manual, true),
+        (Some(false), auto, false),
+        (Some(false), open, false),
+        (Some(false), manual, false),
+    ] {
+        assert_eq!(crate::rings(by_user, progress), expected, "{by_user:?}");
+    }
+    for (value, expected) in [("1", Some(true)), ("No", Some(false)), ("2", None)] {
+        assert_eq!(crate::yes_or_no(value), expected);
+    }
+}
+
+#[test]
+fn info_with_rings_lacks_orders_after_sends() {
+    let mut shm = entry();
+    shm.protocol = abi::KFI_PROTO_SHM;
+    let all = ORDER;
+    let less = ORDER & !AFTER_SEND;
+    for (entry, progress, asked_order, order) in [
+        (shm, FI_PROGRESS_UNSPEC, 0, all),
+        (shm, FI_PROGRESS_AUTO, 0, all),
+        (shm, FI_PROGRESS_MANUAL, 0, less),
+        (shm, FI_PROGRESS_MANUAL, 0x2, less),
+        (shm, FI_PROGRESS_MANUAL, 0x4, all),
+        (shm, FI_PROGRESS_MANUAL, 0x20, all),
+        (self::entry(), FI_PROGRESS_MANUAL, 0, all),
+    ] {
+        let mut asked = Asked::new();
+        asked.domain.__bindgen_anon_1.data_progress = progress;
+        asked.rx.msg_order = asked_order;
+        // SAFETY: the hints have no strings; `make` returns a whole info.
+        unsafe {
+            let info = make(&Info::from_raw(entry), Some(&asked.hints()), V1_18).expect("memory");
+            assert_eq!((*(*info).tx_attr).msg_order, order);
+            assert_eq!((*(*info).rx_attr).msg_order, order);
+            free(info);
+        }
+    }
+}
+
+#[test]
 fn addresses_of_an_offer_are_in_the_info_with_the_port_of_the_caller() {
     let mut entry = entry();
     let [own, peer]: [SocketAddr; 2] =
