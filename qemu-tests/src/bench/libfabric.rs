@@ -18,6 +18,8 @@ struct Provider<'a> {
     kind: &'a str,
     domain: &'a str,
     address: &'a str,
+    /// Value of the plug-in's parameter for rings.
+    rings: &'a str,
 }
 
 /// A figure of the program: its case, the value and the unit.
@@ -28,6 +30,7 @@ impl Provider<'_> {
         let out = Command::new(program)
             .args([self.name, self.kind, self.domain, self.address])
             .env("FI_PROVIDER_PATH", "/kfi/bin")
+            .env("FI_KFABRIC_RINGS", self.rings)
             // ofi_rxm opens a queue for this many peers, by default for more than rxe's have room.
             .env("FI_UNIVERSE_SIZE", "4")
             .stdin(Stdio::null())
@@ -59,12 +62,18 @@ pub(super) fn run(ctx: &mut Ctx) -> Result<()> {
             kind,
             domain: &dev,
             address: &addr,
+            rings: "0",
         };
         let host = |name, kind| Provider {
             name,
             kind,
             domain: "shm",
             address: "127.0.0.1",
+            rings: "0",
+        };
+        let with_rings = |name, kind| Provider {
+            rings: "1",
+            ..host(name, kind)
         };
         // libfabric's shm has reliable datagrams alone.
         let shm = Provider {
@@ -82,6 +91,12 @@ pub(super) fn run(ctx: &mut Ctx) -> Result<()> {
             ),
             ("kshm", host("kfabric", "msg"), None),
             ("kshm by rxm", host("kfabric;ofi_rxm", "rdm"), None),
+            ("kshm, rings", with_rings("kfabric", "msg"), None),
+            (
+                "kshm by rxm, rings",
+                with_rings("kfabric;ofi_rxm", "rdm"),
+                None,
+            ),
         ] {
             let ours = ours.measure(&program).context(column)?;
             let theirs = match peer {

@@ -413,6 +413,8 @@ fn libfabric(run: &Run<'_>) -> Result<String> {
         ("kverbs by rxm", "kverbs by rxm, to `verbs;ofi_rxm`"),
         ("kshm", "kshm, to `shm`"),
         ("kshm by rxm", "kshm by rxm, to `shm`"),
+        ("kshm, rings", "kshm with rings, to `shm`"),
+        ("kshm by rxm, rings", "kshm with rings by rxm, to `shm`"),
     ];
     columns.retain(|(column, _)| {
         let mut names = run.figures.iter().map(|f| f.case.split_once(": "));
