@@ -26,7 +26,8 @@ use super::{
     deferred::Holds,
     fast::Registrar,
     index::Index,
-    key_values::Values, //
+    key_values::Values,
+    policy::counts_up, //
 };
 use crate::{
     device::Device,
@@ -240,10 +241,10 @@ impl Group {
         self.inner.base
     }
 
-    /// Returns whether worn regions are kept. Software devices count their indices up, so they need
-    /// not be.
+    /// Returns whether worn regions are kept. On a device that counts its indices up, they need not
+    /// be.
     pub(super) fn keeps_worn(&self) -> bool {
-        !self.device.ib().uses_virt_dma()
+        !counts_up(self.device.ib())
     }
 
     /// Keeps a region of `pages` pages without an available key value, so that the device does not

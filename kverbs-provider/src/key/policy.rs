@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
-//! How a key made by fast registration is revoked on a device: the policy of each driver, and the
-//! administrator's choice (`/sys/module/kverbs/parameters/revoke`).
+//! The policies of each driver: how a key made by fast registration is revoked, where the
+//! administrator may choose (`/sys/module/kverbs/parameters/revoke`), and how the device numbers its
+//! regions.
 //!
 //! `docs/design/keys-on-devices.md` has the reasons.
 
@@ -29,6 +30,15 @@ fn is_fence(driver: raw::rdma_driver_id) -> bool {
             | raw::rdma_driver_id_RDMA_DRIVER_BNXT_RE
             | raw::rdma_driver_id_RDMA_DRIVER_IRDMA
             | raw::rdma_driver_id_RDMA_DRIVER_QEDR
+    )
+}
+
+/// Returns whether a device numbers its regions upwards, so that a freed index comes again only after
+/// all others. Of the others, some hand out the same indices for ever.
+pub(crate) fn counts_up(device: &Device) -> bool {
+    matches!(
+        device.driver(),
+        raw::rdma_driver_id_RDMA_DRIVER_RXE | raw::rdma_driver_id_RDMA_DRIVER_SIW
     )
 }
 
