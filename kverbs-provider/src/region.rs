@@ -8,7 +8,8 @@
 //!
 //! User memory in more pieces gets a memory region of the device (`ib_reg_user_mr()`), so that any
 //! part is one scatter entry. Kernel memory in more pieces is covered by adjacent fast
-//! registrations.
+//! registrations; so is user memory, if the driver registers none for the kernel
+//! ([`registers_user`]).
 
 use core::any::Any;
 use kernel::{
@@ -37,6 +38,7 @@ use crate::{
         fast::Registration,
         full::user_mr,
         group::Group,
+        policy::registers_user,
         slot::Key,
         window::{
             hidden_addr,
@@ -198,7 +200,7 @@ impl Region {
             Access::LOCAL_READ
         }
         .sink(needs);
-        if mem.user().is_none() {
+        if mem.user().is_none() || !registers_user(ib) {
             return Self::fast(live, group, mem, access);
         }
         let mut pieces = KVec::with_capacity(1, GFP_KERNEL_ACCOUNT)?;
@@ -231,7 +233,7 @@ impl Region {
         Ok(pieces)
     }
 
-    /// Covers kernel memory with fast registrations.
+    /// Covers memory with fast registrations.
     fn fast(
         live: &Live<'_>,
         group: &Group,

@@ -8,6 +8,7 @@ use kernel::{
 
 use super::{
     group::Group,
+    policy::registers_user,
     slot::{
         KeySlot,
         State, //
@@ -167,7 +168,8 @@ impl KeySlot {
     ///
     /// # Errors
     ///
-    /// - `EMSGSIZE` if the region is kernel memory.
+    /// - `EMSGSIZE` if the region is kernel memory, or the driver registers no user memory for the
+    ///   kernel ([`registers_user`]).
     /// - `ENOMEM` if there is no memory for the slot's state.
     pub(super) fn assign_full(
         self: &Arc<Self>,
@@ -175,7 +177,7 @@ impl KeySlot {
         window: Window,
         access: Access,
     ) -> Result<KeyValue> {
-        if self.mem.user().is_none() {
+        if self.mem.user().is_none() || !registers_user(self.group.device().ib()) {
             return Err(EMSGSIZE);
         }
         let Window { offset, len, iova } = window;

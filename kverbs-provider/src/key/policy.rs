@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 //! The policies of each driver: how a key made by fast registration is revoked, where the
-//! administrator may choose (`/sys/module/kverbs/parameters/revoke`), and how the device numbers its
-//! regions.
+//! administrator may choose (`/sys/module/kverbs/parameters/revoke`), how the device numbers its
+//! regions, and whether it registers a program's memory for the kernel.
 //!
 //! `docs/design/keys-on-devices.md` has the reasons.
 
@@ -39,6 +39,15 @@ pub(crate) fn counts_up(device: &Device) -> bool {
     matches!(
         device.driver(),
         raw::rdma_driver_id_RDMA_DRIVER_RXE | raw::rdma_driver_id_RDMA_DRIVER_SIW
+    )
+}
+
+/// Returns whether `ib_reg_user_mr()` works on a device. These drivers read the caller's `udata`, and
+/// the kernel has none: the pointer is null.
+pub(crate) fn registers_user(device: &Device) -> bool {
+    !matches!(
+        device.driver(),
+        raw::rdma_driver_id_RDMA_DRIVER_IRDMA | raw::rdma_driver_id_RDMA_DRIVER_MTHCA
     )
 }
 
