@@ -19,6 +19,9 @@ pub(crate) const IOV_LIMIT: u32 = kfabric::uapi::KFI_IOV_MAX as u32;
 pub(crate) const PIECES: u32 = 4;
 /// Maximum pages of one fast registration: the reserve of a key slot costs memory.
 pub(crate) const FAST_PAGES: u32 = 256;
+/// Maximum pages of a fast registration by a region of the key's own. Drivers allocate 8 to 16 bytes for
+/// a page, in one piece.
+pub(crate) const WIDE_PAGES: u32 = 16384;
 
 /// Delay until a slot tries again to obtain its reserve, in milliseconds, after its revocation
 /// could not.

@@ -1,5 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0
-//! Full registrations: `ib_reg_user_mr()` of user memory, for local use or for one key.
+//! Registrations for keys whose window is larger than the reserve of a slot: a wide fast registration
+//! by a region of its own, or a full registration, `ib_reg_user_mr()` of user memory. The latter is
+//! also for local use.
+//!
+//! A wide fast registration has a value that the owner chooses. The value of a full registration
+//! is the device's choice, and hardware may choose the same few ones for ever: mlx5 takes the region
+//! that was freed last, with its value unchanged, and qedr has one value for each index.
 
 use kernel::{
     prelude::*,
@@ -7,10 +13,12 @@ use kernel::{
 };
 
 use super::{
+    fast::Registration,
     group::Group,
     policy::registers_user,
     slot::{
         KeySlot,
+        Slot,
         State, //
     },
     window::{
@@ -20,13 +28,18 @@ use super::{
 };
 use crate::{
     ib::{
+        charge::Charge,
         device::Live,
+        dma::SgList,
         mr::{
             Access,
             Mr, //
         }, //
     },
-    limits::SOFT_PAGES,
+    limits::{
+        SOFT_PAGES,
+        WIDE_PAGES, //
+    },
     stats, //
 };
 use kfabric::{
@@ -42,15 +55,20 @@ use kfabric::{
 /// available value is found.
 const KEPT_TRIES: usize = 8;
 
-/// A key by full registration.
+/// A key by full, or by wide fast registration.
 pub(super) struct Full {
     pub(super) mr: Mr,
-    /// First byte of the window in the region.
-    pub(super) offset: usize,
-    /// Bytes of the window.
-    pub(super) len: usize,
+    how: How,
     /// The slot's region for fast registrations, if it has one.
     pub(super) reserve: Option<Mr>,
+}
+
+/// How a [`Full`] key was registered.
+enum How {
+    /// By the device, with the memory's offset and length.
+    User(usize, usize),
+    /// From the scatter list, with the region's charge.
+    Wide(Option<SgList>, Option<Charge>),
 }
 
 /// Registers `len` bytes of user memory from `offset`. `iova` is the address of the first byte.
@@ -84,8 +102,17 @@ pub(crate) fn user_mr(
 }
 
 impl KeySlot {
+    /// Ends a key of this kind. The slot keeps its reserve.
+    pub(super) fn end_full(&self, slot: &mut Slot, full: Full) {
+        slot.state = State::Free(full.reserve);
+        match full.how {
+            How::User(offset, len) => self.retire_full(full.mr, offset, len),
+            How::Wide(mut list, _charge) => self.retire(full.mr.end(), &mut list),
+        }
+    }
+
     /// Ends a full registration of a window.
-    pub(super) fn retire_full(&self, mr: Mr, offset: usize, len: usize) {
+    fn retire_full(&self, mr: Mr, offset: usize, len: usize) {
         let mem = &self.mem;
         self.retire(mem.device_unregister(offset, len, || mr.end()), &mut None);
     }
@@ -164,7 +191,51 @@ impl KeySlot {
         found
     }
 
-    /// Assigns a key by full registration.
+    /// Returns whether a window can have a wide fast registration. On software devices the full one is
+    /// as good: its rights can be changed when its value is known.
+    fn is_wide(&self, window: &Window) -> bool {
+        let ib = self.group.device().ib();
+        let most = ib.max_fast_reg_pages().min(WIDE_PAGES) as usize;
+        !ib.opens() && self.window_pages(window.offset, window.len) <= most
+    }
+
+    /// Registers a window by a region of its own.
+    ///
+    /// # Errors
+    ///
+    /// - `ENOSPC` if no tried region has an available key value.
+    /// - An error of [`Group::register`].
+    fn register_wide(&self, live: &Live<'_>, window: Window, access: Access) -> Result<(Mr, How)> {
+        let (offset, len) = (window.offset, window.len);
+        let group = &self.group;
+        let charge = group.pd()?.charge(live)?;
+        let list = SgList::new(group.device().ib(), self.mem.segment_count(offset, len))?;
+        let pages = u32::try_from(self.window_pages(offset, len))?;
+        let mut made = [Registration {
+            mr: self.find_region(live, pages)?,
+            list: Some(list),
+            mem: &self.mem,
+            window,
+            access,
+            posted: false,
+        }];
+        let result = group.register(live, &mut made);
+        let [Registration {
+            mr,
+            mut list,
+            posted,
+            ..
+        }] = made;
+        match result {
+            Ok(()) => return Ok((mr, How::Wide(list, charge))),
+            // A posted region may be registered.
+            Err(_) if posted => self.retire(mr.end(), &mut list),
+            Err(_) => {}
+        }
+        result.map_err(|(_, e)| e).and(Err(EIO))
+    }
+
+    /// Assigns a key by wide fast, or by full registration.
     ///
     /// # Errors
     ///
@@ -177,30 +248,34 @@ impl KeySlot {
         window: Window,
         access: Access,
     ) -> Result<KeyValue> {
-        if self.mem.user().is_none() || !registers_user(self.group.device().ib()) {
+        let wide = self.is_wide(&window);
+        if self.mem.user().is_none() || !wide && !registers_user(self.group.device().ib()) {
             return Err(EMSGSIZE);
         }
-        let Window { offset, len, iova } = window;
         let full = KBox::new_uninit(GFP_KERNEL_ACCOUNT)?;
         // Without the slot's lock: the registration may wait for the program.
-        let mr = self.register_full(live, window, access)?;
+        let (mr, how) = if wide {
+            self.register_wide(live, window, access)?
+        } else {
+            let mr = self.register_full(live, window, access)?;
+            (mr, How::User(window.offset, window.len))
+        };
         let value = KeyValue {
             key: u64::from(mr.rkey()),
-            remote_addr: iova,
+            remote_addr: window.iova,
         };
         let mut slot = self.place.lock();
         let reserve = match &mut slot.state {
             State::Free(reserve) => reserve.take(),
             _ => None,
         };
-        stats::FULL.add(1);
+        if wide {
+            stats::FAST.add(1);
+        } else {
+            stats::FULL.add(1);
+        }
         self.opened(&mut slot, &mr, window, access);
-        let full = full.write(Full {
-            mr,
-            offset,
-            len,
-            reserve,
-        });
+        let full = full.write(Full { mr, how, reserve });
         slot.state = State::Full(full);
         Ok(value)
     }

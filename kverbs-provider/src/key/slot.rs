@@ -75,7 +75,7 @@ pub(super) enum State {
     Taken,
     /// A key by fast registration.
     Fast(Mr),
-    /// A key by full registration. Apart, because few keys are of this kind.
+    /// A key by full, or by wide fast registration. Apart, because few keys are of this kind.
     Full(KBox<Full>),
 }
 
@@ -156,9 +156,7 @@ impl KeySlot {
             }
             State::Fast(mr) => self.retire(mr.end(), &mut slot.list),
             State::Full(full) => {
-                let full = KBox::into_inner(full);
-                slot.state = State::Free(full.reserve);
-                self.retire_full(full.mr, full.offset, full.len);
+                self.end_full(slot, KBox::into_inner(full));
             }
         }
         if let Some(list) = &mut slot.list {
@@ -205,20 +203,30 @@ impl KeySlot {
         if reserve.is_some() || pages == 0 {
             return Ok(());
         }
+        *reserve = Some(self.find_region(live, pages)?);
+        stats::RESERVED.add(1);
+        slot.promised = false;
+        Ok(())
+    }
+
+    /// Obtains a region for fast registrations of up to `pages` pages, with a key value.
+    ///
+    /// # Errors
+    ///
+    /// - `ENOSPC` if no tried region has an available key value.
+    pub(super) fn find_region(&self, live: &Live<'_>, pages: u32) -> Result<Mr> {
+        let group = &self.group;
         let mut tried = Tried {
             live,
             group,
             pd: group.pd()?,
             pages,
         };
-        let Some(mr) = search(&mut tried, group.values().is_strict())? else {
+        let found = search(&mut tried, group.values().is_strict())?;
+        if found.is_none() {
             group.values().note_refused();
-            return Err(ENOSPC);
-        };
-        stats::RESERVED.add(1);
-        *reserve = Some(mr);
-        slot.promised = false;
-        Ok(())
+        }
+        found.ok_or(ENOSPC)
     }
 
     /// Frees the reserve, if the slot has one. A value that no caller has seen is not spent.
@@ -246,7 +254,7 @@ impl KeySlot {
     }
 
     /// Returns the number of pages that a window touches.
-    fn window_pages(&self, offset: usize, len: usize) -> usize {
+    pub(super) fn window_pages(&self, offset: usize, len: usize) -> usize {
         let first = (self.mem.page_offset() + offset) % kernel::page::PAGE_SIZE;
         (first + len).div_ceil(kernel::page::PAGE_SIZE)
     }
