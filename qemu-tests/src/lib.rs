@@ -13,6 +13,7 @@
 //! * [`storm`]: everything at once, while resources are taken away.
 //! * [`tests`]: the tests by topic; [`bench`]: the benchmarks; [`fault`]: every call with failures
 //!   injected; [`fuzz`]: the fuzzer.
+//! * [`profile`]: rxe devices that behave like other cards.
 //! * [`pmcut_message`]: messages to the host about durable writes.
 //! * [`wire`]: a peer that breaks every rule.
 //!
@@ -32,6 +33,7 @@ pub mod op;
 pub mod pair;
 #[path = "../../xtask/src/pmcut/message.rs"]
 pub mod pmcut_message;
+pub mod profile;
 pub mod raw;
 pub mod recipe;
 pub mod storm;

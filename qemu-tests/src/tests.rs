@@ -43,6 +43,7 @@ pub mod conformance;
 pub mod containers;
 pub mod death;
 pub mod device_removal;
+pub mod devices;
 pub mod doctor;
 pub mod examples;
 pub mod flood;
@@ -211,6 +212,7 @@ pub fn all() -> Vec<Test> {
         classes::TESTS,
         death::TESTS,
         device_removal::TESTS,
+        devices::TESTS,
         doctor::TESTS,
         key_death::TESTS,
         modules::TESTS,

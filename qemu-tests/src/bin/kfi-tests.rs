@@ -5,6 +5,7 @@
 use anyhow::{ensure, Context, Result};
 use clap::{Parser, Subcommand};
 use qemu_tests::harness::{child, runner, Env, Topology};
+use qemu_tests::profile::{self, Fake};
 use qemu_tests::{bench, sys, tests};
 use std::process::ExitCode;
 use std::time::Duration;
@@ -50,6 +51,9 @@ enum Command {
         /// Make kverbs revoke keys in this way: deregister or invalidate
         #[arg(long)]
         revoke: Option<String>,
+        /// Make the devices behave like another card's: mlx5, mlx4, bnxt_re, irdma, …
+        #[arg(long)]
+        profile: Option<String>,
         /// Repeat until the seconds are over or a test fails, each time with the next seed
         #[arg(long, requires = "seconds")]
         again: bool,
@@ -114,11 +118,20 @@ fn run(command: Command) -> Result<u8> {
             seconds,
             seed,
             revoke,
+            profile,
             again,
         } => {
             if let Some(way) = revoke {
                 let path = "/sys/module/kverbs/parameters/revoke";
                 std::fs::write(path, &way).with_context(|| format!("{path}: {way}"))?;
+            }
+            let mut env = Env::read(topology)?;
+            if let Some(name) = profile {
+                let profile = profile::find(&name)?;
+                // Nodes on one kernel share the module. Node 2 begins its first test later.
+                if env.node == 1 || !topology.is_one_kernel() {
+                    Fake::with(profile)?.stay();
+                }
             }
             let mut plan = runner::Plan::choose(&tests::all(), topology, &only, &names);
             let named = |name: &str| except.iter().any(|part| name.contains(part.as_str()));
@@ -126,7 +139,6 @@ fn run(command: Command) -> Result<u8> {
             ensure!(!plan.tests.is_empty(), "there is no such test here");
             plan.time = seconds.map(Duration::from_secs);
             plan.again = again;
-            let mut env = Env::read(topology)?;
             env.seed = seed.unwrap_or(env.seed);
             let well = runner::run(&plan, &env)?;
             Ok(u8::from(!well))

@@ -7,6 +7,7 @@
 
 use super::{skip, Ctx, Env};
 use crate::pair::own_info;
+use crate::profile::AS_DRIVER;
 use crate::raw::Dev;
 use anyhow::Result;
 use kfabric_uapi::*;
@@ -41,8 +42,13 @@ pub const READ_RIGHTS: u16 = 512;
 /// A read can go into pages that a kernel consumer has borrowed, as kfblk's do.
 pub const BORROWED_READS: u16 = 1024;
 
+/// The device itself registers a large window of a program's memory, and waits for missing pages then.
+/// A device that behaves like another card ([`profile`](crate::profile)) makes such a key from the
+/// pages that the region has pinned.
+pub const FULL_KEYS: u16 = 2048;
+
 /// The names of all capabilities.
-const NAMES: [(u16, &str); 11] = [
+const NAMES: [(u16, &str); 12] = [
     (IMMEDIATE_DATA, "immediate data"),
     (ATOMICS, "atomics"),
     (REMOTE_ERRORS, "errors of the peer"),
@@ -54,6 +60,7 @@ const NAMES: [(u16, &str); 11] = [
     (ABORTED_CONNECTS, "aborted connects"),
     (READ_RIGHTS, "rights to read"),
     (BORROWED_READS, "reads into borrowed pages"),
+    (FULL_KEYS, "keys by full registration"),
 ];
 
 /// The words before the names of missing capabilities, in the reason of a skipped test.
@@ -79,7 +86,13 @@ pub fn of(env: &Env) -> Result<u16> {
         | BORROWED_READS;
     Ok(has(IMMEDIATE_DATA, info.cq_data_size != 0)
         | has(ATOMICS, info.caps & KFI_ATOMIC != 0)
-        | has(by_packets, !iwarp))
+        | has(by_packets, !iwarp)
+        | has(FULL_KEYS, !is_card()))
+}
+
+/// Returns whether the devices behave like another card.
+fn is_card() -> bool {
+    std::fs::read_to_string(AS_DRIVER).is_ok_and(|driver| driver.trim() != "0")
 }
 
 /// Returns the names of capabilities, separated by commas.

@@ -6,7 +6,7 @@ use super::key_batches::joined;
 use super::modules::{add_link, delete_link};
 use super::refused;
 use crate::harness::leaks::vm_pin;
-use crate::harness::{Ctx, Test, NETNS};
+use crate::harness::{caps, Ctx, Test, NETNS};
 use crate::pair::{Opts, Side, LOCAL, REMOTE};
 use crate::sys::{self, uffd, Map};
 use anyhow::{ensure, Context, Result};
@@ -19,6 +19,7 @@ pub const TESTS: &[Test] = &[Test::pair(
     beside_a_missing_page,
 )
 .seconds(10)
+.needs(caps::FULL_KEYS)
 .on(NETNS)];
 
 /// Bytes of a page.

@@ -6,7 +6,7 @@ use super::key_batches::{assign_all, entry, joined, with_key, Slots, PAGE};
 use super::keys::hammer;
 use super::modules::{add_link, delete_link};
 use crate::buf::Buf;
-use crate::harness::{Ctx, Test, NETNS};
+use crate::harness::{caps, Ctx, Test, NETNS};
 use crate::lanes::{Lanes, LANES};
 use crate::op::{self, iov};
 use crate::pair::{Remote, Side, LOCAL, REMOTE};
@@ -36,6 +36,7 @@ pub const TESTS: &[Test] = &[
         stalled,
     )
     .seconds(30)
+    .needs(caps::FULL_KEYS)
     .verbs(),
 ];
 

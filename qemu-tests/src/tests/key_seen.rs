@@ -9,7 +9,7 @@ use crate::auth;
 use crate::buf::Buf;
 use crate::harness::leaks::vm_pin;
 use crate::harness::trace::Trace;
-use crate::harness::{guest, skip, Ctx, Test, ONE};
+use crate::harness::{caps, guest, skip, Ctx, Test, ONE};
 use crate::pair::{Side, LOCAL, REMOTE};
 use crate::sys::{self, uffd, Map};
 use anyhow::{bail, ensure, Context, Result};
@@ -30,6 +30,7 @@ pub const TESTS: &[Test] = &[
         traced,
     )
     .seconds(8)
+    .needs(caps::FULL_KEYS)
     .verbs(),
     Test::alone("keys.seen_in_counters_for_single_and_batch", counted).on(ONE),
     Test::alone("keys.p04_slots_closed_without_a_key_spend_no_value", unused).on(ONE),

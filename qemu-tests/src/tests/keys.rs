@@ -112,7 +112,7 @@ impl Bench {
     }
 
     /// Runs one operation on the live connection. Returns its errno, 0 for a success.
-    fn run(&self, op: OpEntry) -> Result<i32> {
+    pub(super) fn run(&self, op: OpEntry) -> Result<i32> {
         let ep = self.ep.context("no connection")?;
         self.side.dev.submit(ep, &[op])?;
         Ok(self.cq.wait(LONG)?.err as i32)

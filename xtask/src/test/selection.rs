@@ -109,12 +109,13 @@ const TABLE: &[Row] = &[
     row(
         "kverbs-provider/",
         &[
-            "msg.", "rma.", "cm.", "keys.", "death.", "device.", "atomic.", "rdmacg.",
+            "msg.", "rma.", "cm.", "keys.", "death.", "device.", "devices.", "atomic.", "rdmacg.",
         ],
         NETNS,
         false,
     ),
     row("consumers/", &["kernel."], BOTH, false),
+    row("consumers/tests/fake-device/", &["devices."], NETNS, false),
     row("examples/", &["examples."], BOTH, true),
     row("pure/", CORE, BOTH, true),
     row("uapi/", &["uapi.", "lib."], NETNS, true),
@@ -142,6 +143,7 @@ const TABLE: &[Row] = &[
     row("qemu-tests/interop/fi_cases", &["ofi."], BOTH, false),
     row("qemu-tests/interop/mpi_cases", &["mpi."], BOTH, false),
     row("qemu-tests/src/disk", &["blk."], NETNS, true),
+    row("qemu-tests/src/profile", &["devices."], NETNS, true),
     row("qemu-tests/src/storm", &["death.p11_storm"], BOTH, true),
     row("qemu-tests/src/wire", &["wire."], NETNS, true),
     row("qemu-tests/src/fuzz", &["fuzz."], NETNS, true),

@@ -1,0 +1,412 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
+//! Devices that behave like other cards (`consumers/tests/fake-device`): keys over each profile,
+//! refused verbs, a removal inside a verb, a fence that is none, DMA that bounces.
+
+use super::death::fresh_transfer;
+use super::key_policy::{Parameter, REVOKE};
+use super::keys::{try_all, Bench, Try};
+use super::modules::add_link;
+use super::refused;
+use crate::buf::Buf;
+use crate::harness::guest::{load, unload, until};
+use crate::harness::{Ctx, Env, Test, Topology, LONG as LONG_RUN, NETNS};
+use crate::op::{self, iov};
+use crate::pair::{own_info, Opts, Remote, Side, LOCAL, REMOTE, WAIT};
+use crate::profile::{Fake, Profile, PROFILES};
+use crate::raw::{hints, Dev};
+use crate::sys;
+use anyhow::{ensure, Context, Result};
+use kfabric_uapi::*;
+use std::collections::HashSet;
+use std::time::{Duration, Instant};
+
+/// The topic's tests.
+pub const TESTS: &[Test] = &[
+    Test::pair(
+        "devices.p04_keys_over_each_profile_come_no_second_time",
+        |c| {
+            PROFILES
+                .iter()
+                .try_for_each(|profile| cycles(c, profile).with_context(|| profile.name.to_owned()))
+        },
+    )
+    .seconds(200)
+    .on(NETNS | LONG_RUN),
+    Test::pair(
+        "devices.memory_in_pieces_moves_over_each_profile",
+        pieces_over_each,
+    )
+    .seconds(20)
+    .on(NETNS),
+    Test::pair(
+        "devices.p11_refused_verb_fails_its_call_and_leaves_nothing",
+        refusals,
+    )
+    .seconds(60)
+    .on(NETNS),
+    Test::pair(
+        "devices.p11_removal_inside_each_verb_ends_all_objects",
+        removals,
+    )
+    .seconds(60)
+    .on(NETNS),
+    Test::pair("devices.p03_lying_fence_is_noticed", lies)
+        .seconds(20)
+        .on(NETNS),
+    Test::pair("devices.bouncing_dma_is_refused", bounces)
+        .seconds(10)
+        .on(NETNS),
+];
+
+const PAGE: u64 = 4096;
+
+/// Returns the bytes of the kernel's allocations, without free objects that it may reclaim.
+fn slab() -> Result<u64> {
+    let info = std::fs::read_to_string("/proc/meminfo")?;
+    let line = info.lines().find_map(|l| l.strip_prefix("SUnreclaim:"));
+    let kib = line.and_then(|l| l.split_whitespace().next()?.parse::<u64>().ok());
+    Ok(kib.context("no line for SUnreclaim")? * 1024)
+}
+
+/// P4: a slot gets very many keys. No value comes twice, memory does not grow, and an old key is
+/// refused. With invalidations, nearly no key costs a command to the firmware.
+fn cycles(ctx: &mut Ctx, profile: &Profile) -> Result<()> {
+    let count: u64 = match ctx.env.topology {
+        Topology::Long => 100_000,
+        _ => 5_000,
+    };
+    // Kernel memory that other work of the machine, and the ledger of key values, may take.
+    const SLACK: u64 = 8 << 20;
+    let fake = own_kernel(ctx).then(|| Fake::with(profile)).transpose()?;
+    ctx.barrier("the card is there")?;
+    let mut bench = Bench::new(ctx, PAGE as usize)?;
+    let mut list = Vec::new();
+    let mut slot = 0;
+    if let (true, Some(fake)) = (ctx.first(), &fake) {
+        slot = bench.side.dev.key_alloc(bench.region, 1)?[0];
+        let mut had = HashSet::new();
+        let mut keys: Vec<Remote> = Vec::new();
+        let mut half = 0;
+        let before = fake.commands()?;
+        let start = Instant::now();
+        for number in 0..count {
+            let remote = bench
+                .side
+                .assign(slot, 0, PAGE, REMOTE)
+                .with_context(|| format!("key {number}"))?;
+            ensure!(had.insert(remote.key), "{:#x} came twice", remote.key);
+            keys.push(remote);
+            if number == count / 2 {
+                half = slab()?;
+            }
+            if number + 1 < count {
+                bench.side.dev.key_revoke(slot)?;
+            }
+        }
+        let commands = fake.commands()? - before;
+        let grown = slab()?.saturating_sub(half);
+        eprintln!(
+            "{}: {count} keys in {:.1} s, {commands} commands, {grown} bytes more",
+            profile.name,
+            start.elapsed().as_secs_f64()
+        );
+        ensure!(grown < SLACK, "memory has grown by {grown} bytes");
+        // A region is replaced after 97 of its keys; some that it gets have no value left.
+        let most = if profile.invalidates {
+            count / 20 + 40
+        } else {
+            2 * count + 40
+        };
+        ensure!(commands <= most, "{commands} commands, more than {most}");
+        let last = keys.len() - 1;
+        list.push(attempt("the last key", &keys[last], true));
+        for old in [last - 1, last / 2, 0] {
+            list.push(attempt(&format!("key {old}"), &keys[old], false));
+        }
+    }
+    try_all(ctx, &mut bench, list)?;
+    if ctx.first() {
+        bench.side.dev.key_revoke(slot)?;
+    }
+    drop(bench);
+    ctx.barrier("over")?;
+    drop(fake);
+    ctx.barrier("the card is gone")
+}
+
+fn attempt(what: &str, remote: &Remote, fine: bool) -> Try {
+    Try::new(what, true, 64, remote.addr, remote.key, fine)
+}
+
+/// Returns whether this node changes the devices of its kernel.
+fn own_kernel(ctx: &Ctx) -> bool {
+    ctx.first() || !ctx.env.topology.is_one_kernel()
+}
+
+/// Memory in more physical pieces than a work request has entries, whose key needs a full registration
+/// where the driver has it for programs' memory.
+fn pieces_over_each(ctx: &mut Ctx) -> Result<()> {
+    const LEN: usize = 300 * PAGE as usize;
+    for profile in PROFILES {
+        let fake = ctx.first().then(|| Fake::with(profile)).transpose()?;
+        ctx.barrier("the card is there")?;
+        pieces(ctx, LEN).with_context(|| profile.name.to_owned())?;
+        ctx.barrier("over")?;
+        if let Some(fake) = &fake {
+            let without = fake.counters()?["without_udata"].all;
+            ensure!(
+                without == 0,
+                "{}: {without} calls would have read through a null pointer",
+                profile.name
+            );
+        }
+        drop(fake);
+        ctx.barrier("the card is gone")?;
+    }
+    Ok(())
+}
+
+fn pieces(ctx: &mut Ctx, len: usize) -> Result<()> {
+    let mut bench = Bench::new(ctx, len)?;
+    bench.fresh(ctx)?;
+    if !ctx.first() {
+        let (parts, whole): (Vec<Remote>, Option<Remote>) = ctx.ctl.recv()?;
+        for part in &parts {
+            let at = part.addr - parts[0].addr;
+            bench.buf.fill_part(at as usize, part.len as usize, 5);
+        }
+        for part in &parts {
+            let at = part.addr - parts[0].addr;
+            let piece = [iov(bench.region, at, part.len)];
+            let errno = bench.run(op::write(1, &piece, part.addr, part.key))?;
+            ensure!(errno == 0, "part at {at}: errno {errno}");
+        }
+        if let Some(whole) = whole {
+            ensure!(bench.read(whole.len, whole.addr, whole.key)? == 0, "whole");
+        }
+        return ctx.barrier("written");
+    }
+    bench.buf.clear(0);
+    let side = &bench.side;
+    let half = (len / 2) as u64;
+    let slots = side.dev.key_alloc(bench.region, 3)?;
+    let parts = vec![
+        side.assign(slots[0], 0, half, REMOTE)?,
+        side.assign(slots[1], half, half, REMOTE)?,
+    ];
+    // A window that no fast registration covers: refused clearly, or a key that works.
+    let whole = match side.dev.key_assign(slots[2], 0, len as u64, REMOTE) {
+        Ok(key) => Some(Remote {
+            addr: key.remote_addr,
+            key: key.key,
+            len: len as u64,
+        }),
+        Err(e) => {
+            ensure!(e.errno.0 == libc::EMSGSIZE, "the whole window: {e}");
+            None
+        }
+    };
+    ctx.ctl.send(&(parts, whole))?;
+    ctx.barrier("written")?;
+    bench.buf.check_part(0, len / 2, 5)?;
+    bench.buf.check_part(len / 2, len / 2, 5)
+}
+
+/// The verbs that the module refuses.
+const REFUSED: [&str; 9] = [
+    "alloc_pd",
+    "create_cq",
+    "create_qp",
+    "modify_qp",
+    "alloc_mr",
+    "reg_user_mr",
+    "map_mr_sg",
+    "post_send",
+    "post_recv",
+];
+
+/// A node that works with itself: memory, keys, a connection, a write and a message.
+fn work(env: &Env) -> Result<()> {
+    const LEN: u64 = 300 * PAGE;
+    let server = Side::of(env)?;
+    let client = Side::of(env)?;
+    let buf = Buf::new(LEN as usize)?;
+    let region = server.reg(&buf, LOCAL | REMOTE)?.handle;
+    let (slot, remote) = server.export(region, 0, PAGE, REMOTE)?;
+    // May need a full registration.
+    let large = server.dev.key_alloc(region, 1)?[0];
+    match server.dev.key_assign(large, 0, LEN, REMOTE) {
+        Ok(_) => server.dev.key_revoke(large)?,
+        Err(e) if e.errno.0 == libc::EMSGSIZE => {}
+        Err(e) => return Err(e.into()),
+    }
+    let own = client.reg(&buf, LOCAL)?.handle;
+    let (cq, peer_cq) = (
+        client.cq(0, KFI_CQ_FORMAT_DATA)?,
+        server.cq(0, KFI_CQ_FORMAT_DATA)?,
+    );
+    let (_, at) = server.listen(env.at(0), 0)?;
+    let ep = client.endpoint(&Opts::default(), &cq, 0)?.handle;
+    client.dev.connect(ep, at, &[])?;
+    let asked = event(&server, KFI_CONNREQ)?;
+    let answers = server.endpoint(&Opts::default(), &peer_cq, asked.raw.connreq)?;
+    server
+        .dev
+        .submit(answers.handle, &[op::recv(7, &[iov(region, PAGE, 64)])])?;
+    server.dev.accept(answers.handle, &[])?;
+    event(&server, KFI_CONNECTED)?;
+    event(&client, KFI_CONNECTED)?;
+    let piece = [iov(own, 0, 64)];
+    for entry in [
+        op::write(1, &piece, remote.addr, remote.key),
+        op::send(2, &piece),
+    ] {
+        client.dev.submit(ep, &[entry])?;
+        let done = cq.wait(WAIT)?;
+        ensure!(done.err == 0, "it completes with errno {}", done.err);
+    }
+    server.dev.key_revoke(slot)?;
+    Ok(())
+}
+
+/// Waits for an event of a kind. Another event ends the wait.
+fn event(side: &Side, kind: u32) -> Result<crate::raw::Event> {
+    let event = side.dev.eq_wait(&side.eq, Duration::from_secs(10))?;
+    let errno = sys::Errno(event.raw.err as i32);
+    ensure!(
+        event.raw.event == kind,
+        "event {}: {errno}",
+        event.raw.event
+    );
+    Ok(event)
+}
+
+/// P11: each verb is refused for ever, and then once. A refusal is an error of a call or a completion;
+/// afterwards the same work is done.
+fn refusals(ctx: &mut Ctx) -> Result<()> {
+    if ctx.first() {
+        let fake = Fake::with(&PROFILES[0])?;
+        work(&ctx.env).context("without a refusal")?;
+        for verb in REFUSED {
+            for (errno, times) in [(libc::ENOMEM, -1), (libc::EIO, -1), (libc::ENOMEM, 1)] {
+                let what = format!("{verb} refused {times} times with {}", sys::Errno(errno));
+                fake.set(&format!("reset=1 refuse={verb}:{errno}:0:{times}"))?;
+                let start = Instant::now();
+                let worked = work(&ctx.env);
+                let took = start.elapsed();
+                let refused = fake.counters()?[verb].refused;
+                match &worked {
+                    Ok(()) => eprintln!("{what}: {refused} refusals, and it works"),
+                    Err(e) => eprintln!("{what}: {refused} refusals, {e:#} after {took:.1?}"),
+                }
+                ensure!(refused > 0, "{what}: it was not called");
+                ensure!(times > 0 || worked.is_err(), "{what}: it works");
+                ensure!(took < sys::patience(Duration::from_secs(45)), "{what}");
+                fake.set("reset=1")?;
+                work(&ctx.env).with_context(|| format!("after {what}"))?;
+            }
+        }
+        // A refused deregistration: kverbs tries again until the driver agrees.
+        fake.set("reset=1 refuse=dereg_mr:12:0:3")?;
+        work(&ctx.env).context("with three refused deregistrations")?;
+        ensure!(fake.counters()?["dereg_mr"].refused == 3, "not refused");
+        drop(fake);
+    }
+    ctx.barrier("over")?;
+    fresh_transfer(ctx)
+}
+
+/// P11: the device is removed during a call of each verb. The work ends with an error, and a new device
+/// works.
+fn removals(ctx: &mut Ctx) -> Result<()> {
+    if ctx.first() {
+        let fake = Fake::with(&PROFILES[0])?;
+        // A removal takes 20 s with checkers.
+        let step = if sys::slowness() > 1 { 4 } else { 1 };
+        let ends = ["dereg_mr", "destroy_qp", "dealloc_pd"];
+        for verb in REFUSED.iter().chain(&ends).step_by(step) {
+            fake.set(&format!("reset=1 remove={verb}:1"))?;
+            let worked = work(&ctx.env);
+            eprintln!("{verb}: {:?}", worked.map_err(|e| format!("{e:#}")));
+            let dev = Dev::open()?;
+            until("the device is removed", WAIT, || {
+                Ok(own_info(&dev, &ctx.env).is_err().then_some(()))
+            })
+            .with_context(|| (*verb).to_owned())?;
+            // The name is free a moment later than the offer ends.
+            until("the device is back", WAIT, || Ok(add_link(ctx).ok()))?;
+            work(&ctx.env).with_context(|| format!("after a removal in {verb}"))?;
+        }
+        drop(fake);
+    }
+    ctx.barrier("over")?;
+    fresh_transfer(ctx)
+}
+
+/// P3: over a device whose fence lies, a write by a revoked key arrives. So the tests of P3 can fail.
+fn lies(ctx: &mut Ctx) -> Result<()> {
+    for way in ["invalidate", "deregister"] {
+        let fake = ctx.first().then(Fake::load).transpose()?;
+        let set = || Parameter::set(REVOKE, way);
+        let _policy = ctx.first().then(set).transpose()?;
+        ctx.barrier("the card is there")?;
+        let mut bench = Bench::new(ctx, PAGE as usize)?;
+        for lying in [false, true] {
+            bench.fresh(ctx)?;
+            if let Some(fake) = &fake {
+                fake.set(match lying {
+                    true => "fence=lie lie_ms=60000",
+                    false => "fence=real",
+                })?;
+                let (slot, remote) = bench.side.export(bench.region, 0, PAGE, REMOTE)?;
+                bench.buf.clear(0);
+                bench.side.dev.key_revoke(slot)?;
+                ctx.ctl.send(&remote)?;
+                ctx.barrier("written")?;
+                let there = bench.buf.get(0) != 0;
+                ensure!(there == lying, "{way}, lying {lying}: written {there}");
+                // Ends the lie, whose memory ends with this test.
+                fake.set("fence=real end_lies=1")?;
+                bench.side.dev.close(slot)?;
+            } else {
+                let remote: Remote = ctx.ctl.recv()?;
+                bench.buf.clear(0xff);
+                let errno = bench.write(64, remote.addr, remote.key)?;
+                ctx.barrier("written")?;
+                ensure!((errno == 0) == lying, "{way}, lying {lying}: errno {errno}");
+            }
+        }
+        drop(bench);
+        ctx.barrier("over")?;
+        drop(fake);
+    }
+    Ok(())
+}
+
+/// A device whose DMA bounces is not offered.
+fn bounces(ctx: &mut Ctx) -> Result<()> {
+    ctx.barrier("closed")?;
+    if ctx.first() {
+        let fake = Fake::load()?;
+        unload("kverbs")?;
+        fake.set("bounces=1")?;
+        let loaded = load("kverbs");
+        let dev = Dev::open()?;
+        let offered = dev.getinfo(Some(&InfoEntry {
+            prov_name: crate::raw::name_field("kverbs"),
+            ..hints()
+        }));
+        unload("kverbs")?;
+        fake.set("bounces=0")?;
+        load("kverbs")?;
+        drop(fake);
+        loaded?;
+        match offered {
+            Ok(list) => ensure!(list.is_empty(), "{} entries", list.len()),
+            other => refused(other, libc::ENODATA, "an offer")?,
+        }
+    }
+    ctx.barrier("loaded")?;
+    fresh_transfer(ctx)
+}
