@@ -417,13 +417,21 @@ u32 kverbs_revoke(void)
 	return READ_ONCE(revoke);
 }
 
-static unsigned int as_driver;
-module_param(as_driver, uint, 0600);
-MODULE_PARM_DESC(as_driver, "for tests: act by the policies for another driver (enum rdma_driver_id); 0: each device's own");
-
 u32 kverbs_driver(struct ib_device *dev)
 {
-	return READ_ONCE(as_driver) ?: dev->ops.driver_id;
+	return dev->ops.driver_id;
+}
+
+static unsigned int as_driver;
+module_param_unsafe(as_driver, uint, 0600);
+MODULE_PARM_DESC(as_driver, "for tests: treat keys on software devices by the policies for another driver (enum rdma_driver_id); 0: each device's own");
+
+u32 kverbs_policy_driver(struct ib_device *dev)
+{
+	u32 driver = READ_ONCE(as_driver);
+
+	/* Hardware is never treated as another driver's. */
+	return driver && ib_uses_virt_dma(dev) ? driver : dev->ops.driver_id;
 }
 
 u32 kverbs_seconds(void)

@@ -187,6 +187,9 @@ u32 kverbs_revoke(void);
 /* The device's enum rdma_driver_id. */
 u32 kverbs_driver(struct ib_device *dev);
 
+/* The driver by whose policies keys are treated (parameter as_driver). */
+u32 kverbs_policy_driver(struct ib_device *dev);
+
 /* Returns whether the kernel can write cache lines back to persistent memory. */
 bool kverbs_writes_back(void);
 /* Writes the cache lines of bytes from the page's start plus @offset on back, without a fence. */

@@ -398,6 +398,13 @@ impl Device {
         unsafe { raw::kverbs_driver(self.as_ptr()) }
     }
 
+    /// Returns the driver by whose policies keys are treated. It differs from [`Device::driver`] only
+    /// on software devices, in tests (parameter `as_driver`). Only `key/policy.rs` calls this.
+    pub(crate) fn policy_driver(&self) -> raw::rdma_driver_id {
+        // SAFETY: By the type invariant the structure exists.
+        unsafe { raw::kverbs_policy_driver(self.as_ptr()) }
+    }
+
     /// Returns whether "DMA addresses" are the processor's own and mapping costs nothing.
     pub(crate) fn uses_virt_dma(&self) -> bool {
         // SAFETY: By the type invariant the structure exists.
