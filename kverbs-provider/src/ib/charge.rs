@@ -67,6 +67,22 @@ impl Charge {
         queues.saturating_add(share::OBJECT)
     }
 
+    /// Charges the current task's cgroup and user for a memory region with a list of `pages` pages.
+    ///
+    /// # Errors
+    ///
+    /// The errors of [`Charge::of_queues`].
+    pub(crate) fn of_pages(live: &Live<'_>, device: &Arc<Device>, pages: u32) -> Result<Self> {
+        // CAST: A `usize` has at least 32 bits.
+        let list = (pages as usize).saturating_mul(share::PAGE);
+        Self::of_bytes(
+            live,
+            device,
+            Kind::Object,
+            share::OBJECT.saturating_add(list),
+        )
+    }
+
     /// Charges the user of this charge, and no cgroup, for a queue pair and a completion queue with
     /// space for `operations`. The caller may be any task.
     ///
@@ -94,12 +110,16 @@ impl Charge {
     /// - `EDQUOT` if the user's limit (`user_mib`) is reached.
     /// - `ENOMEM` if there is no memory.
     pub(crate) fn of_queues(
-        _live: &Live<'_>,
+        live: &Live<'_>,
         device: &Arc<Device>,
         kind: Kind,
         operations: u32,
     ) -> Result<Self> {
-        let share = Share::new(Self::bytes(operations))?;
+        Self::of_bytes(live, device, kind, Self::bytes(operations))
+    }
+
+    fn of_bytes(_live: &Live<'_>, device: &Arc<Device>, kind: Kind, bytes: usize) -> Result<Self> {
+        let share = Share::new(bytes)?;
         let mut cgroup = core::ptr::null_mut();
         // SAFETY: The device is registered, as `_live` proves, and `cgroup` is a local variable.
         to_result(unsafe {

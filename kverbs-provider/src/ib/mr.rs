@@ -120,7 +120,7 @@ impl Mr {
     /// Creates a region for fast registrations of up to `pages` pages, at most the device's limit.
     ///
     /// The region covers no memory yet. It has no charge, because a worker may create it; the slot
-    /// has the charge.
+    /// has the charge. For a region without a slot, see [`Mr::keep_charge`].
     ///
     /// # Errors
     ///
@@ -167,6 +167,11 @@ impl Mr {
             charge,
             value: None,
         })
+    }
+
+    /// Makes a charge last as long as the region: until the driver has agreed to deregister it.
+    pub(crate) fn keep_charge(&mut self, charge: Option<Charge>) {
+        self.charge = charge;
     }
 
     /// Changes the rights of a registration of user memory, and makes `iova` the first byte's

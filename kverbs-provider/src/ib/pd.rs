@@ -102,6 +102,19 @@ impl Pd {
         }
     }
 
+    /// Charges like [`Pd::charge`], for a memory region with a list of `pages` pages.
+    ///
+    /// # Errors
+    ///
+    /// - `EAGAIN` if the cgroup's limit is reached.
+    /// - `EDQUOT` if the user's limit is reached.
+    pub(crate) fn charge_pages(&self, live: &Live<'_>, pages: u32) -> Result<Option<Charge>> {
+        match &self.charge {
+            Some(_) => Charge::of_pages(live, &self.device, pages).map(Some),
+            None => Ok(None),
+        }
+    }
+
     /// Charges like [`Pd::charge`], for an object whose queues have space for `operations`.
     ///
     /// # Errors

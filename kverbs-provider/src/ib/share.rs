@@ -18,6 +18,8 @@ pub(super) const OBJECT: usize = 2048;
 /// Bytes counted for an operation in a queue: an estimate of rxe's memory for a work request and
 /// its completion.
 pub(super) const OPERATION: usize = 1280;
+/// Bytes counted for a page of a memory region's page list: drivers allocate 8 to 16.
+pub(super) const PAGE: usize = 16;
 
 /// The objects of a user.
 struct User {

@@ -28,7 +28,6 @@ use super::{
 };
 use crate::{
     ib::{
-        charge::Charge,
         device::Live,
         dma::SgList,
         mr::{
@@ -67,8 +66,8 @@ pub(super) struct Full {
 enum How {
     /// By the device, with the memory's offset and length.
     User(usize, usize),
-    /// From the scatter list, with the region's charge.
-    Wide(Option<SgList>, Option<Charge>),
+    /// From the scatter list.
+    Wide(Option<SgList>),
 }
 
 /// Registers `len` bytes of user memory from `offset`. `iova` is the address of the first byte.
@@ -107,7 +106,7 @@ impl KeySlot {
         slot.state = State::Free(full.reserve);
         match full.how {
             How::User(offset, len) => self.retire_full(full.mr, offset, len),
-            How::Wide(mut list, _charge) => self.retire(full.mr.end(), &mut list),
+            How::Wide(mut list) => self.retire(full.mr.end(), &mut list),
         }
     }
 
@@ -208,11 +207,13 @@ impl KeySlot {
     fn register_wide(&self, live: &Live<'_>, window: Window, access: Access) -> Result<(Mr, How)> {
         let (offset, len) = (window.offset, window.len);
         let group = &self.group;
-        let charge = group.pd()?.charge(live)?;
-        let list = SgList::new(group.device().ib(), self.mem.segment_count(offset, len))?;
         let pages = u32::try_from(self.window_pages(offset, len))?;
+        let charge = group.pd()?.charge_pages(live, pages)?;
+        let list = SgList::new(group.device().ib(), self.mem.segment_count(offset, len))?;
+        let mut mr = self.find_region(live, pages)?;
+        mr.keep_charge(charge);
         let mut made = [Registration {
-            mr: self.find_region(live, pages)?,
+            mr,
             list: Some(list),
             mem: &self.mem,
             window,
@@ -227,7 +228,7 @@ impl KeySlot {
             ..
         }] = made;
         match result {
-            Ok(()) => return Ok((mr, How::Wide(list, charge))),
+            Ok(()) => return Ok((mr, How::Wide(list))),
             // A posted region may be registered.
             Err(_) if posted => self.retire(mr.end(), &mut list),
             Err(_) => {}
