@@ -27,7 +27,11 @@ use super::{
     fast::Registrar,
     index::Index,
     key_values::Values,
-    policy::counts_up, //
+    policy::counts_up,
+    worn::{
+        Kept,
+        Worn, //
+    }, //
 };
 use crate::{
     device::Device,
@@ -57,11 +61,8 @@ struct Inner {
     pd: Mutex<Option<Arc<Pd>>>,
     #[pin]
     registrar: Registrar,
-    /// Regions without an available key value, and the pages that each covers; the oldest first. If
-    /// they were freed, a device that reuses the last freed region first would return the same
-    /// regions for ever.
     #[pin]
-    worn: Mutex<KVec<(Mr, u32)>>,
+    worn: Mutex<Worn>,
     values: Values,
     base: u64,
     #[pin]
@@ -78,10 +79,6 @@ fn next_base() -> u64 {
     let places = (1 << 62) / PLACE;
     (1 << 62) + NEXT.fetch_add(1, Ordering::Relaxed) % places * PLACE
 }
-
-/// Maximum number of worn regions that a group keeps. With as many indices, a group on a device
-/// that always returns the same regions has 2^20 values for the time of a rest.
-const WORN: usize = 4096;
 
 impl Resource for Inner {
     fn device_gone(&self) {
@@ -142,7 +139,7 @@ impl Group {
             pin_init!(Inner {
                 pd <- new_mutex!(Some(pd), "kverbs_pd"),
                 registrar <- Registrar::new(),
-                worn <- new_mutex!(KVec::new(), "kverbs_worn"),
+                worn <- new_mutex!(Worn::new(), "kverbs_worn"),
                 values: source,
                 base,
                 index <- Index::new(),
@@ -253,8 +250,12 @@ impl Group {
         if !self.keeps_worn() {
             return false;
         }
-        let mut worn = self.inner.worn.lock();
-        worn.len() < WORN && worn.push((mr, pages), GFP_KERNEL_ACCOUNT).is_ok()
+        let kept = {
+            let mut worn = self.inner.worn.lock();
+            let last = worn.len();
+            worn.insert(last, Kept { mr, pages })
+        };
+        kept.is_ok()
     }
 
     /// Returns the number of kept regions.
@@ -276,28 +277,25 @@ impl Group {
     ) -> Result<Option<Option<Mr>>> {
         let mut worn = self.inner.worn.lock();
         match worn.get_mut(at) {
-            Some((mr, has)) if *has >= pages => {
-                if draw(mr)? {
-                    let (mr, _) = worn.remove(at).map_err(|_| EINVAL)?;
-                    return Ok(Some(Some(mr)));
-                }
-                Ok(Some(None))
-            }
+            Some(kept) if kept.pages >= pages => match draw(&mut kept.mr)? {
+                true => Ok(worn.remove(at).map(|kept| Some(kept.mr))),
+                false => Ok(Some(None)),
+            },
             _ => Ok(None),
         }
     }
 
-    /// Removes a kept region, with its pages.
-    pub(super) fn take_worn(&self, at: usize) -> Option<(Mr, u32)> {
-        self.inner.worn.lock().remove(at).ok()
+    /// Removes a kept region.
+    pub(super) fn take_worn(&self, at: usize) -> Option<Mr> {
+        let kept = self.inner.worn.lock().remove(at);
+        kept.map(|kept| kept.mr)
     }
 
-    /// Undoes [`Group::take_worn`].
+    /// Keeps a region of `pages` pages in place of one that was removed by [`Group::take_worn`].
     pub(super) fn put_back_worn(&self, at: usize, mr: Mr, pages: u32) {
-        let mut worn = self.inner.worn.lock();
-        let at = at.min(worn.len());
-        // On failure the region is freed: other tasks have filled the list.
-        let _ = worn.insert_within_capacity(at, (mr, pages));
+        // On failure the region is freed, without the lock: the list is full.
+        let kept = self.inner.worn.lock().insert(at, Kept { mr, pages });
+        drop(kept);
     }
 
     /// Returns whether each key needs a scatter list of its own.

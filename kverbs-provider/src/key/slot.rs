@@ -221,6 +221,7 @@ impl KeySlot {
             group,
             pd: group.pd()?,
             pages,
+            replaced: 0,
         };
         let found = search(&mut tried, group.values().is_strict())?;
         if found.is_none() {
@@ -295,7 +296,12 @@ struct Tried<'a> {
     group: &'a Group,
     pd: Arc<Pd>,
     pages: u32,
+    /// Kept regions that were too small and were replaced.
+    replaced: usize,
 }
+
+/// Maximum number of kept regions that one search replaces, each by two commands to the device.
+const REPLACED: usize = 16;
 
 impl Regions for Tried<'_> {
     type Region = Mr;
@@ -339,10 +345,15 @@ impl Regions for Tried<'_> {
         if let Some(found) = found {
             return Ok((drawn, found));
         }
-        let Some((mr, _)) = group.take_worn(at) else {
+        if self.replaced == REPLACED {
+            // The next call goes on from there.
+            return Ok((Draw::Resting, None));
+        }
+        let Some(mr) = group.take_worn(at) else {
             // Another task has taken the region.
             return Ok((Draw::Resting, None));
         };
+        self.replaced += 1;
         // Too small: the device then returns the same region again, or one that was used longer ago.
         drop(mr);
         let mut mr = self.fresh()?;
