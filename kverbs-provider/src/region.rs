@@ -47,7 +47,8 @@ use crate::{
     },
     limits::{
         IOV_LIMIT,
-        PIECES, //
+        PIECES,
+        USER_PIECES, //
     },
     resource::{
         Class,
@@ -233,7 +234,12 @@ impl Region {
         Ok(pieces)
     }
 
-    /// Covers memory with fast registrations.
+    /// Covers memory with fast registrations. For a program's memory, each is charged.
+    ///
+    /// # Errors
+    ///
+    /// - `EMSGSIZE` if the device has no fast registrations, or a program's memory needs more than
+    ///   [`USER_PIECES`].
     fn fast(
         live: &Live<'_>,
         group: &Group,
@@ -245,6 +251,10 @@ impl Region {
             return Err(EMSGSIZE);
         }
         let window = pages as usize * kernel::page::PAGE_SIZE;
+        let user = mem.user().is_some();
+        if user && mem.page_count().div_ceil(pages as usize) > USER_PIECES {
+            return Err(EMSGSIZE);
+        }
         let pd = group.pd()?;
         let mut all = KVec::new();
         let mut pieces = KVec::new();
@@ -252,7 +262,12 @@ impl Region {
         while start < mem.len() {
             let into = (mem.page_offset() + start) % kernel::page::PAGE_SIZE;
             let len = (window - into).min(mem.len() - start);
-            let mr = Mr::fast(live, &pd, pages)?;
+            let charge = match user {
+                true => pd.charge_pages(live, pages)?,
+                false => None,
+            };
+            let mut mr = Mr::fast(live, &pd, pages)?;
+            mr.keep_charge(charge);
             let count = mem.segment_count(start, len);
             let list = SgList::new(group.device().ib(), count)?;
             let addr = hidden_addr(group, mem, start);
