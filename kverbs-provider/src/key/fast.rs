@@ -118,17 +118,13 @@ impl Group {
         live: &Live<'_>,
         batch: &mut [Registration<'_>],
     ) -> Result<(), (usize, Error)> {
+        // Mapping a large window takes long. With lists of their own it needs no lock.
+        let own = batch.iter().all(|one| one.list.is_some());
+        let aimed = own.then(|| aim_all(batch, None));
         let mut guard = self.registrar().resources.lock();
         let shared = &mut *guard;
         self.ready_in(live, shared).map_err(|e| (0, e))?;
-        let (mut good, mut why) = (0, None);
-        for one in batch.iter_mut() {
-            if let Err(e) = self.aim(shared, one) {
-                why = Some(e);
-                break;
-            }
-            good += 1;
-        }
+        let (good, why) = aimed.unwrap_or_else(|| aim_all(batch, shared.scratch.as_mut()));
         if good != 0 {
             let queue = shared.queue.as_mut().ok_or((0, ENODEV))?;
             batch[..good].iter_mut().for_each(|one| one.posted = true);
@@ -226,18 +222,31 @@ impl Group {
         self.registrar().ready.store(true, Ordering::Relaxed);
         Ok(())
     }
+}
 
-    /// Sets a registration's region to its window.
-    fn aim(&self, shared: &mut Shared, one: &mut Registration<'_>) -> Result {
-        let Window { offset, len, iova } = one.window;
-        if let Some(list) = &mut one.list {
-            return one.mr.aim(list, one.mem, offset, len, iova, one.access);
+/// Sets the regions of registrations to their windows, until one fails. Returns the number of those
+/// before it, and its error. Registrations without a list of their own use `scratch`.
+fn aim_all(
+    batch: &mut [Registration<'_>],
+    mut scratch: Option<&mut SgList>,
+) -> (usize, Option<Error>) {
+    for (good, one) in batch.iter_mut().enumerate() {
+        if let Err(e) = aim(scratch.as_deref_mut(), one) {
+            return (good, Some(e));
         }
-        let list = shared.scratch.as_mut().ok_or(ENOMEM)?;
-        let aimed = one.mr.aim(list, one.mem, offset, len, iova, one.access);
-        // Frees the list for the next key. The region has the addresses, which need no mapping
-        // here.
-        list.unmap();
-        aimed
     }
+    (batch.len(), None)
+}
+
+/// Sets a registration's region to its window.
+fn aim(scratch: Option<&mut SgList>, one: &mut Registration<'_>) -> Result {
+    let Window { offset, len, iova } = one.window;
+    if let Some(list) = &mut one.list {
+        return one.mr.aim(list, one.mem, offset, len, iova, one.access);
+    }
+    let list = scratch.ok_or(ENOMEM)?;
+    let aimed = one.mr.aim(list, one.mem, offset, len, iova, one.access);
+    // Frees the list for the next key. The region has the addresses, which need no mapping here.
+    list.unmap();
+    aimed
 }
