@@ -220,11 +220,16 @@ static void forget(void)
 {
 	struct fake *fake, *next;
 
-	/* No device has our verbs any more. Wait for the calls that had begun. */
+	/*
+	 * No device has our verbs any more. Wait for the calls that had begun: first until each is
+	 * counted, then until none is, then until the last has left our code.
+	 */
 	synchronize_rcu();
+	synchronize_rcu_tasks();
 	while (atomic_read(&fake_inside))
 		msleep(20);
 	synchronize_rcu_tasks();
+	synchronize_rcu();
 	fake_fence_exit();
 	list_for_each_entry_safe(fake, next, &fakes, list) {
 		kvfree(fake->freed);
