@@ -131,7 +131,8 @@ void fake_fence_exit(void);
 void fake_before_send(struct ib_qp *qp, const struct ib_send_wr *wr);
 void fake_polled(struct ib_cq *cq);
 void fake_end_lie(struct ib_mr *mr);
-void fake_end_lies(struct ib_device *dev);
+void fake_end_lies(void);
+void fake_remove(struct fake *fake);
 bool fake_lie_of_dereg(struct ib_mr *mr);
 
 #endif

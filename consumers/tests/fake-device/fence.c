@@ -39,40 +39,6 @@ static void set_state(struct ib_mr *mr, enum rxe_mr_state state)
 	WRITE_ONCE(to_rmr(mr)->state, state);
 }
 
-/* Ends a lie that is not in the list any more. */
-static void end(struct lie *lie)
-{
-	if (lie->dereg)
-		fake_real.dereg_mr(lie->mr, NULL);
-	else if (!lie->cq)
-		set_state(lie->mr, RXE_MR_STATE_FREE);
-	kfree(lie);
-}
-
-/* Moves the lies that @ends selects to @to. */
-static void take(struct list_head *to, bool (*ends)(const struct lie *lie, const void *of),
-		 const void *of)
-{
-	struct lie *lie, *next;
-	unsigned long flags;
-
-	spin_lock_irqsave(&lock, flags);
-	list_for_each_entry_safe(lie, next, &lies, list)
-		if (ends(lie, of))
-			list_move(&lie->list, to);
-	spin_unlock_irqrestore(&lock, flags);
-}
-
-static void end_those(bool (*ends)(const struct lie *lie, const void *of), const void *of)
-{
-	struct lie *lie, *next;
-	LIST_HEAD(ended);
-
-	take(&ended, ends, of);
-	list_for_each_entry_safe(lie, next, &ended, list)
-		end(lie);
-}
-
 static bool is_due(const struct lie *lie, const void *unused)
 {
 	return !lie->cq && time_after_eq(jiffies, lie->end);
@@ -88,6 +54,38 @@ static bool is_of_device(const struct lie *lie, const void *dev)
 	return !dev || lie->dev == dev;
 }
 
+/*
+ * Ends the lies that @ends selects. When it returns, no region of such a lie is used here, except
+ * those whose deregistration another caller executes.
+ */
+static void end_those(bool (*ends)(const struct lie *lie, const void *of), const void *of)
+{
+	struct lie *lie, *next;
+	unsigned long flags;
+	LIST_HEAD(deregs);
+
+	spin_lock_irqsave(&lock, flags);
+	list_for_each_entry_safe(lie, next, &lies, list) {
+		if (!ends(lie, of))
+			continue;
+		list_del(&lie->list);
+		if (lie->dereg) {
+			list_add_tail(&lie->list, &deregs);
+			continue;
+		}
+		/* Under the lock: the region's owner takes it before it deregisters the region. */
+		if (!lie->cq)
+			set_state(lie->mr, RXE_MR_STATE_FREE);
+		kfree(lie);
+	}
+	spin_unlock_irqrestore(&lock, flags);
+	/* These regions have no owner any more. */
+	list_for_each_entry_safe(lie, next, &deregs, list) {
+		fake_real.dereg_mr(lie->mr, NULL);
+		kfree(lie);
+	}
+}
+
 static void end_due(struct work_struct *unused)
 {
 	end_those(is_due, NULL);
@@ -95,22 +93,38 @@ static void end_due(struct work_struct *unused)
 		schedule_delayed_work(&work, 1);
 }
 
+/* Ends the lie of a region. Its owner calls this before it uses or deregisters the region. */
 void fake_end_lie(struct ib_mr *mr)
 {
-	if (!list_empty(&lies))
-		end_those(is_of_mr, mr);
+	end_those(is_of_mr, mr);
 }
 
-/* Ends the lies of a device, or (NULL) of all. */
-void fake_end_lies(struct ib_device *dev)
+/* Ends all lies. */
+void fake_end_lies(void)
 {
-	end_those(is_of_device, dev);
+	end_those(is_of_device, NULL);
+	/* The work may be deregistering a region. */
+	flush_delayed_work(&work);
+}
+
+/* Ends the lies of a device that is being removed. None begins there any more. */
+void fake_remove(struct fake *fake)
+{
+	unsigned long flags;
+
+	spin_lock_irqsave(&lock, flags);
+	WRITE_ONCE(fake->gone, true);
+	spin_unlock_irqrestore(&lock, flags);
+	end_those(is_of_device, fake->dev);
+	flush_delayed_work(&work);
 }
 
 static bool begin(struct ib_mr *mr, struct ib_cq *cq)
 {
-	struct lie *lie = kmalloc_obj(*lie, GFP_ATOMIC);
+	struct fake *fake = fake_find(mr->device);
+	struct lie *lie = fake ? kmalloc_obj(*lie, GFP_ATOMIC) : NULL;
 	unsigned long flags;
+	bool gone;
 
 	if (!lie)
 		return false;
@@ -122,8 +136,14 @@ static bool begin(struct ib_mr *mr, struct ib_cq *cq)
 		.end = jiffies + msecs_to_jiffies(fake_settings.lie_ms),
 	};
 	spin_lock_irqsave(&lock, flags);
-	list_add_tail(&lie->list, &lies);
+	gone = fake->gone;
+	if (!gone)
+		list_add_tail(&lie->list, &lies);
 	spin_unlock_irqrestore(&lock, flags);
+	if (gone) {
+		kfree(lie);
+		return false;
+	}
 	schedule_delayed_work(&work, 1);
 	return true;
 }
@@ -206,5 +226,5 @@ void fake_before_send(struct ib_qp *qp, const struct ib_send_wr *wr)
 void fake_fence_exit(void)
 {
 	cancel_delayed_work_sync(&work);
-	fake_end_lies(NULL);
+	end_those(is_of_device, NULL);
 }

@@ -65,9 +65,19 @@ static struct rxe_pool *pool_of(struct rxe_dev *rxe, enum fake_limit limit)
 	}
 }
 
+static u32 *place_of(struct ib_device_attr *attrs, enum fake_limit limit)
+{
+	return (u32 *)((char *)attrs + fake_limits[limit].offset);
+}
+
 static void set_limit(struct ib_device_attr *attrs, enum fake_limit limit, u32 value)
 {
-	*(u32 *)((char *)attrs + fake_limits[limit].offset) = value;
+	WRITE_ONCE(*place_of(attrs, limit), value);
+}
+
+static u32 limit_of(struct ib_device_attr *attrs, enum fake_limit limit)
+{
+	return *place_of(attrs, limit);
 }
 
 static void restore(struct fake *fake)
@@ -85,6 +95,7 @@ static void restore(struct fake *fake)
 		pool_of(rxe, i)->max_elem = fake->max_elem[i];
 }
 
+/* Applies the settings. Calls run meanwhile, so each value goes from the old to the new one at once. */
 static void apply(struct fake *fake)
 {
 	struct ib_device *dev = fake->dev;
@@ -92,25 +103,21 @@ static void apply(struct fake *fake)
 	unsigned int bits = fake_settings.index_bits;
 	enum fake_limit i;
 
-	restore(fake);
 	for (i = 0; i < FAKE_LIMIT_COUNT; i++) {
 		s64 limit = fake_settings.limits[i];
 
-		if (limit < 0)
-			continue;
-		set_limit(&dev->attrs, i, limit);
-		set_limit(&rxe->attr, i, limit);
+		set_limit(&dev->attrs, i, limit < 0 ? limit_of(&fake->attrs, i) : limit);
+		set_limit(&rxe->attr, i, limit < 0 ? limit_of(&fake->rxe_attr, i) : limit);
 		if (i < FAKE_OBJECTS)
-			pool_of(rxe, i)->max_elem = limit;
+			WRITE_ONCE(pool_of(rxe, i)->max_elem,
+				   limit < 0 ? fake->max_elem[i] : limit);
 	}
-	if (bits)
-		rxe->mr_pool.limit.max = min(BIT(bits) - 1, (unsigned long)fake->mr_limit.max);
-	if (!fake_settings.rereg)
-		dev->ops.rereg_user_mr = NULL;
-	if (fake_settings.bounces) {
-		dev->dma_device = &bouncer->dev;
-		dev->cc_dma_bounce = 1;
-	}
+	WRITE_ONCE(rxe->mr_pool.limit.max,
+		   bits ? min_t(u32, BIT(bits) - 1, fake->mr_limit.max) : fake->mr_limit.max);
+	WRITE_ONCE(dev->ops.rereg_user_mr,
+		   fake_settings.rereg ? fake->ops.rereg_user_mr : NULL);
+	WRITE_ONCE(dev->dma_device, fake_settings.bounces ? &bouncer->dev : NULL);
+	dev->cc_dma_bounce = fake_settings.bounces;
 	fake_hook(&dev->ops);
 }
 
@@ -163,9 +170,8 @@ static void remove(struct ib_device *dev, void *unused)
 		return;
 	mutex_lock(&lock);
 	restore(fake);
-	WRITE_ONCE(fake->gone, true);
+	fake_remove(fake);
 	mutex_unlock(&lock);
-	fake_end_lies(dev);
 }
 
 static struct ib_client client = {

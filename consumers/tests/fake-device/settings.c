@@ -184,7 +184,7 @@ static int set_one(const char *name, char *value)
 	else if (!strcmp(name, "bounces"))
 		all->bounces = number;
 	else if (!strcmp(name, "end_lies"))
-		fake_end_lies(NULL);
+		fake_end_lies();
 	else if (!strcmp(name, "reset"))
 		reset();
 	else if (!strcmp(name, "default"))
