@@ -200,6 +200,22 @@ impl Fake {
         Ok(commands.map(|(_, calls)| calls.all).sum())
     }
 
+    /// Returns the number of memory regions that were created, less those that were destroyed, since
+    /// the counters began.
+    ///
+    /// # Errors
+    ///
+    /// If the counters cannot be read.
+    pub fn regions(&self) -> Result<i64> {
+        let all = self.counters()?;
+        let done = |verb: &str| {
+            let calls = all.get(verb).copied().unwrap_or_default();
+            // CAST: No test has 2^63 calls.
+            (calls.all - calls.refused) as i64
+        };
+        Ok(done("alloc_mr") + done("reg_user_mr") - done("dereg_mr"))
+    }
+
     /// Leaves the module loaded.
     pub fn stay(self) {
         std::mem::forget(self);

@@ -5,6 +5,7 @@
 
 use super::death::fresh_transfer;
 use super::key_policy::{Parameter, REVOKE};
+use super::key_seen::counters;
 use super::keys::{try_all, Bench, Try};
 use super::modules::add_link;
 use super::refused;
@@ -69,6 +70,31 @@ fn slab() -> Result<u64> {
     Ok(kib.context("no line for SUnreclaim")? * 1024)
 }
 
+/// Memory regions of the devices, at a time when each slot has a key.
+struct Live {
+    regions: i64,
+    worn: u64,
+}
+
+impl Live {
+    fn read(fake: &Fake) -> Result<Self> {
+        Ok(Self {
+            regions: fake.regions()?,
+            worn: counters()?["kverbs/worn"],
+        })
+    }
+
+    /// Fails if there are more regions than before, beside those that a group keeps because they have
+    /// no value.
+    fn check(&self, fake: &Fake) -> Result<()> {
+        let now = Self::read(fake)?;
+        let more = now.regions - self.regions;
+        let kept = now.worn - self.worn;
+        ensure!(more <= kept as i64, "{more} regions more, {kept} of them kept");
+        Ok(())
+    }
+}
+
 /// P4: a slot gets very many keys. No value comes twice, memory does not grow, and an old key is
 /// refused. With invalidations, nearly no key costs a command to the firmware.
 fn cycles(ctx: &mut Ctx, profile: &Profile) -> Result<()> {
@@ -77,17 +103,19 @@ fn cycles(ctx: &mut Ctx, profile: &Profile) -> Result<()> {
         _ => 5_000,
     };
     // Kernel memory that other work of the machine, and the ledger of key values, may take.
-    const SLACK: u64 = 8 << 20;
+    const SLACK: u64 = 4 << 20;
     let fake = own_kernel(ctx).then(|| Fake::with(profile)).transpose()?;
     ctx.barrier("the card is there")?;
     let mut bench = Bench::new(ctx, PAGE as usize)?;
+    // From now on, only the slot's regions come and go.
+    ctx.barrier("both are there")?;
     let mut list = Vec::new();
     let mut slot = 0;
     if let (true, Some(fake)) = (ctx.first(), &fake) {
         slot = bench.side.dev.key_alloc(bench.region, 1)?[0];
         let mut had = HashSet::new();
         let mut keys: Vec<Remote> = Vec::new();
-        let mut half = 0;
+        let (mut half, mut live) = (0, Live::read(fake)?);
         let before = fake.commands()?;
         let start = Instant::now();
         for number in 0..count {
@@ -99,6 +127,7 @@ fn cycles(ctx: &mut Ctx, profile: &Profile) -> Result<()> {
             keys.push(remote);
             if number == count / 2 {
                 half = slab()?;
+                live = Live::read(fake)?;
             }
             if number + 1 < count {
                 bench.side.dev.key_revoke(slot)?;
@@ -112,6 +141,7 @@ fn cycles(ctx: &mut Ctx, profile: &Profile) -> Result<()> {
             start.elapsed().as_secs_f64()
         );
         ensure!(grown < SLACK, "memory has grown by {grown} bytes");
+        live.check(fake)?;
         // A region is replaced after 97 of its keys; some that it gets have no value left.
         let most = if profile.invalidates {
             count / 20 + 40
