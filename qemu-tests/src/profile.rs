@@ -119,20 +119,59 @@ pub struct Calls {
 }
 
 /// The module, loaded until this is dropped. It changes every rxe device of the machine.
-pub struct Fake(());
+///
+/// If it was loaded before (`kfi-tests run --profile`), it stays loaded, and has its former settings
+/// again.
+pub struct Fake {
+    before: Option<State>,
+}
+
+/// All settings.
+#[derive(Debug, PartialEq, Eq)]
+pub struct State {
+    /// Those of the module.
+    pub settings: String,
+    /// The driver by whose policies kverbs acts.
+    pub driver: String,
+}
+
+impl State {
+    /// Returns the settings of the loaded module.
+    ///
+    /// # Errors
+    ///
+    /// If they cannot be read.
+    pub fn read() -> Result<Self> {
+        let text = |path: &str| fs::read_to_string(path).with_context(|| path.to_owned());
+        Ok(Self {
+            settings: text(&format!("{FOLDER}/settings"))?,
+            driver: text(AS_DRIVER)?,
+        })
+    }
+}
+
+/// Sets the driver by whose policies kverbs acts.
+fn act_as(driver: &str) -> Result<()> {
+    fs::write(AS_DRIVER, driver).context(AS_DRIVER)
+}
 
 impl Fake {
-    /// Loads the module.
+    /// Loads the module. rxe devices behave as before.
     ///
     /// # Errors
     ///
     /// If it does not load.
     pub fn load() -> Result<Self> {
-        if module_users(MODULE).is_none() {
-            load(MODULE)?;
-        }
-        let fake = Self(());
+        let before = match module_users(MODULE) {
+            Some(_) => Some(State::read()?),
+            None => {
+                load(MODULE)?;
+                None
+            }
+        };
+        let fake = Self { before };
         fake.set("default=1")?;
+        act_as("0")?;
         Ok(fake)
     }
 
@@ -156,7 +195,7 @@ impl Fake {
         self.set("default=1")?;
         self.set(profile.settings)
             .with_context(|| profile.name.to_owned())?;
-        fs::write(AS_DRIVER, profile.driver.to_string()).context(AS_DRIVER)
+        act_as(&profile.driver.to_string())
     }
 
     /// Changes settings.
@@ -224,8 +263,13 @@ impl Fake {
 
 impl Drop for Fake {
     fn drop(&mut self) {
-        let own = fs::write(AS_DRIVER, "0").context(AS_DRIVER);
-        if let Err(e) = own.and_then(|()| unload(MODULE)) {
+        let ended = match &self.before {
+            Some(State { settings, driver }) => self
+                .set(&format!("default=1 {settings}"))
+                .and_then(|()| act_as(driver.trim())),
+            None => act_as("0").and_then(|()| unload(MODULE)),
+        };
+        if let Err(e) = ended {
             eprintln!("{e:#}");
         }
     }

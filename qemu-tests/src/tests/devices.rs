@@ -14,7 +14,7 @@ use crate::harness::guest::{load, unload, until};
 use crate::harness::{Ctx, Env, Test, Topology, LONG as LONG_RUN, NETNS};
 use crate::op::{self, iov};
 use crate::pair::{own_info, Opts, Remote, Side, LOCAL, REMOTE, WAIT};
-use crate::profile::{Fake, Profile, PROFILES};
+use crate::profile::{Fake, Profile, State, PROFILES};
 use crate::raw::{hints, Dev};
 use crate::sys;
 use anyhow::{ensure, Context, Result};
@@ -58,6 +58,12 @@ pub const TESTS: &[Test] = &[
     Test::pair("devices.bouncing_dma_is_refused", bounces)
         .seconds(10)
         .on(NETNS),
+    Test::pair(
+        "devices.profile_of_a_run_is_back_after_a_test",
+        profile_returns,
+    )
+    .seconds(5)
+    .on(NETNS),
 ];
 
 const PAGE: u64 = 4096;
@@ -439,4 +445,19 @@ fn bounces(ctx: &mut Ctx) -> Result<()> {
     }
     ctx.barrier("loaded")?;
     fresh_transfer(ctx)
+}
+
+/// A test that changes the devices leaves a profile of the whole run as it was.
+fn profile_returns(ctx: &mut Ctx) -> Result<()> {
+    if ctx.first() {
+        let of_run = Fake::with(&PROFILES[0])?;
+        let before = State::read()?;
+        let of_test = Fake::with(&PROFILES[3])?;
+        ensure!(State::read()? != before, "the test changes nothing");
+        drop(of_test);
+        let after = State::read()?;
+        drop(of_run);
+        ensure!(after == before, "{before:?}, then {after:?}");
+    }
+    ctx.barrier("over")
 }
