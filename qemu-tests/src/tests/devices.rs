@@ -3,6 +3,7 @@
 //! Devices that behave like other cards (`consumers/tests/fake-device`): keys over each profile,
 //! refused verbs, a removal inside a verb, a fence that is none, DMA that bounces.
 
+use super::accounts::user;
 use super::death::fresh_transfer;
 use super::key_policy::{Parameter, REVOKE};
 use super::key_seen::counters;
@@ -10,13 +11,14 @@ use super::keys::{try_all, Bench, Try};
 use super::modules::add_link;
 use super::refused;
 use crate::buf::Buf;
+use crate::fault::calls::memory::touch;
 use crate::harness::guest::{load, unload, until};
 use crate::harness::{Ctx, Env, Test, Topology, LONG as LONG_RUN, NETNS};
 use crate::op::{self, iov};
 use crate::pair::{own_info, Opts, Remote, Side, LOCAL, REMOTE, WAIT};
-use crate::profile::{Fake, Profile, State, PROFILES};
+use crate::profile::{self, Fake, Profile, State, PROFILES};
 use crate::raw::{hints, Dev};
-use crate::sys;
+use crate::sys::{self, Map};
 use anyhow::{ensure, Context, Result};
 use kfabric_uapi::*;
 use std::collections::HashSet;
@@ -37,6 +39,18 @@ pub const TESTS: &[Test] = &[
     Test::pair(
         "devices.memory_in_pieces_moves_over_each_profile",
         pieces_over_each,
+    )
+    .seconds(20)
+    .on(NETNS),
+    Test::pair(
+        "devices.p04_large_keys_come_no_second_time_where_regions_return",
+        large,
+    )
+    .seconds(20)
+    .on(NETNS),
+    Test::pair(
+        "devices.large_keys_and_pieces_beyond_the_share_of_a_user_end_with_edquot",
+        counted,
     )
     .seconds(20)
     .on(NETNS),
@@ -96,7 +110,10 @@ impl Live {
         let now = Self::read(fake)?;
         let more = now.regions - self.regions;
         let kept = now.worn - self.worn;
-        ensure!(more <= kept as i64, "{more} regions more, {kept} of them kept");
+        ensure!(
+            more <= kept as i64,
+            "{more} regions more, {kept} of them kept"
+        );
         Ok(())
     }
 }
@@ -180,14 +197,32 @@ fn own_kernel(ctx: &Ctx) -> bool {
     ctx.first() || !ctx.env.topology.is_one_kernel()
 }
 
-/// Memory in more physical pieces than a work request has entries, whose key needs a full registration
-/// where the driver has it for programs' memory.
+/// Bytes of a key that no slot's reserve covers.
+const LARGE: usize = 300 * PAGE as usize;
+
+/// Returns memory whose neighbouring pages are rarely adjacent.
+fn scattered(len: usize) -> Result<Buf> {
+    let map = Map::anon(len)?;
+    touch(&map);
+    Ok(Buf::whole(map))
+}
+
+/// Memory in more physical pieces than a work request has entries, and a key of all of it.
 fn pieces_over_each(ctx: &mut Ctx) -> Result<()> {
-    const LEN: usize = 300 * PAGE as usize;
     for profile in PROFILES {
         let fake = ctx.first().then(|| Fake::with(profile)).transpose()?;
         ctx.barrier("the card is there")?;
-        pieces(ctx, LEN).with_context(|| profile.name.to_owned())?;
+        let bench = Bench::over(ctx, scattered(LARGE)?)?;
+        if let Some(fake) = &fake {
+            let all = fake.counters()?;
+            let by_device = all["reg_user_mr"].all > 0;
+            ensure!(
+                by_device || profile.name == "irdma" && all["alloc_mr"].all > 1,
+                "{}: the memory is not in many pieces",
+                profile.name
+            );
+        }
+        pieces(ctx, bench, LARGE).with_context(|| profile.name.to_owned())?;
         ctx.barrier("over")?;
         if let Some(fake) = &fake {
             let without = fake.counters()?["without_udata"].all;
@@ -203,11 +238,10 @@ fn pieces_over_each(ctx: &mut Ctx) -> Result<()> {
     Ok(())
 }
 
-fn pieces(ctx: &mut Ctx, len: usize) -> Result<()> {
-    let mut bench = Bench::new(ctx, len)?;
+fn pieces(ctx: &mut Ctx, mut bench: Bench, len: usize) -> Result<()> {
     bench.fresh(ctx)?;
     if !ctx.first() {
-        let (parts, whole): (Vec<Remote>, Option<Remote>) = ctx.ctl.recv()?;
+        let (parts, whole): (Vec<Remote>, Remote) = ctx.ctl.recv()?;
         for part in &parts {
             let at = part.addr - parts[0].addr;
             bench.buf.fill_part(at as usize, part.len as usize, 5);
@@ -218,9 +252,10 @@ fn pieces(ctx: &mut Ctx, len: usize) -> Result<()> {
             let errno = bench.run(op::write(1, &piece, part.addr, part.key))?;
             ensure!(errno == 0, "part at {at}: errno {errno}");
         }
-        if let Some(whole) = whole {
-            ensure!(bench.read(whole.len, whole.addr, whole.key)? == 0, "whole");
-        }
+        bench.buf.clear(0);
+        ensure!(bench.read(whole.len, whole.addr, whole.key)? == 0, "whole");
+        bench.buf.check_part(0, len / 2, 5)?;
+        bench.buf.check_part(len / 2, len / 2, 5)?;
         return ctx.barrier("written");
     }
     bench.buf.clear(0);
@@ -231,22 +266,127 @@ fn pieces(ctx: &mut Ctx, len: usize) -> Result<()> {
         side.assign(slots[0], 0, half, REMOTE)?,
         side.assign(slots[1], half, half, REMOTE)?,
     ];
-    // A window that no fast registration covers: refused clearly, or a key that works.
-    let whole = match side.dev.key_assign(slots[2], 0, len as u64, REMOTE) {
-        Ok(key) => Some(Remote {
-            addr: key.remote_addr,
-            key: key.key,
-            len: len as u64,
-        }),
-        Err(e) => {
-            ensure!(e.errno.0 == libc::EMSGSIZE, "the whole window: {e}");
-            None
-        }
-    };
+    // The page lists of all profiles are long enough.
+    let whole = side
+        .assign(slots[2], 0, len as u64, REMOTE)
+        .context("the whole window")?;
     ctx.ctl.send(&(parts, whole))?;
     ctx.barrier("written")?;
     bench.buf.check_part(0, len / 2, 5)?;
     bench.buf.check_part(len / 2, len / 2, 5)
+}
+
+/// P4: a slot gets more large keys than an index has values, over a device that returns the region that
+/// was freed last. Each key is new, and the old ones are refused.
+fn large(ctx: &mut Ctx) -> Result<()> {
+    const KEYS: usize = 300;
+    let fake = ctx.first().then(|| Fake::with(&PROFILES[0])).transpose()?;
+    ctx.barrier("the card is there")?;
+    let mut bench = Bench::over(ctx, scattered(LARGE)?)?;
+    ctx.barrier("both are there")?;
+    let mut list = Vec::new();
+    let mut slot = 0;
+    if let Some(fake) = &fake {
+        slot = bench.side.dev.key_alloc(bench.region, 1)?[0];
+        let mut had = HashSet::new();
+        let mut keys: Vec<Remote> = Vec::new();
+        let mut live = Live::read(fake)?;
+        for number in 0..KEYS {
+            let remote = bench
+                .side
+                .assign(slot, 0, LARGE as u64, REMOTE)
+                .with_context(|| format!("key {number}"))?;
+            ensure!(had.insert(remote.key), "{:#x} came twice", remote.key);
+            keys.push(remote);
+            if number == 0 {
+                live = Live::read(fake)?;
+            }
+            if number + 1 < KEYS {
+                bench.side.dev.key_revoke(slot)?;
+            }
+        }
+        live.check(fake)?;
+        list.push(attempt("the last key", &keys[KEYS - 1], true));
+        for old in [KEYS - 2, KEYS / 2, 0] {
+            list.push(attempt(&format!("key {old}"), &keys[old], false));
+        }
+    }
+    try_all(ctx, &mut bench, list)?;
+    if ctx.first() {
+        bench.side.dev.key_revoke(slot)?;
+    }
+    drop(bench);
+    ctx.barrier("over")?;
+    drop(fake);
+    ctx.barrier("the card is gone")
+}
+
+/// The page lists of large keys, and of the pieces of a region over irdma, count for the user.
+fn counted(ctx: &mut Ctx) -> Result<()> {
+    const USER_MIB: &str = "/sys/module/kverbs/parameters/user_mib";
+    const LEN: usize = 16 << 20;
+    const USER: u32 = 2203;
+    if !ctx.first() {
+        return ctx.barrier("over");
+    }
+    for name in ["mlx5", "irdma"] {
+        let fake = Fake::with(profile::find(name)?)?;
+        std::fs::write(USER_MIB, "4")?;
+        let env = ctx.env.clone();
+        // Pinned pages count for each region anew.
+        let result = user(
+            USER,
+            2 << 30,
+            || Ok(()),
+            || {
+                let side = Side::of(&env)?;
+                let buf = scattered(LEN)?;
+                match name {
+                    "irdma" => many_regions(&side, &buf),
+                    _ => many_keys(&side, &buf),
+                }
+            },
+        );
+        std::fs::write(USER_MIB, "0")?;
+        drop(fake);
+        result.context(name)?;
+    }
+    ctx.barrier("over")
+}
+
+/// Assigns keys of 64 KiB each until 4 MiB are full.
+fn many_keys(side: &Side, buf: &Buf) -> Result<()> {
+    let region = side.reg(buf, LOCAL | REMOTE)?.handle;
+    let slots = side.dev.key_alloc(region, 100)?;
+    let assign = |slot: u64| side.dev.key_assign(slot, 0, buf.len() as u64, REMOTE);
+    let full = slots.iter().position(|slot| assign(*slot).is_err());
+    let full = full.context("100 keys are not limited")?;
+    refused(assign(slots[full]), libc::EDQUOT, "a key too many")?;
+    ensure!((30..64).contains(&full), "{full} keys are assigned");
+    side.dev.key_revoke(slots[0])?;
+    assign(slots[full]).context("after a revocation")?;
+    Ok(())
+}
+
+/// Registers memory, of which each time takes 96 KiB, until 4 MiB are full.
+fn many_regions(side: &Side, buf: &Buf) -> Result<()> {
+    let mut regions = Vec::new();
+    let last = loop {
+        ensure!(regions.len() < 100, "100 regions are not limited");
+        match side.reg(buf, LOCAL | REMOTE) {
+            Ok(region) => regions.push(region.handle),
+            Err(e) => break Err::<(), _>(e),
+        }
+    };
+    refused(last, libc::EDQUOT, "a region too many")?;
+    ensure!(
+        (20..43).contains(&regions.len()),
+        "{} regions",
+        regions.len()
+    );
+    side.dev.close(regions[0])?;
+    side.reg(buf, LOCAL | REMOTE).context("after a close")?;
+    Ok(())
 }
 
 /// The verbs that the module refuses.
@@ -267,16 +407,12 @@ fn work(env: &Env) -> Result<()> {
     const LEN: u64 = 300 * PAGE;
     let server = Side::of(env)?;
     let client = Side::of(env)?;
-    let buf = Buf::new(LEN as usize)?;
+    let buf = scattered(LEN as usize)?;
     let region = server.reg(&buf, LOCAL | REMOTE)?.handle;
     let (slot, remote) = server.export(region, 0, PAGE, REMOTE)?;
-    // May need a full registration.
     let large = server.dev.key_alloc(region, 1)?[0];
-    match server.dev.key_assign(large, 0, LEN, REMOTE) {
-        Ok(_) => server.dev.key_revoke(large)?,
-        Err(e) if e.errno.0 == libc::EMSGSIZE => {}
-        Err(e) => return Err(e.into()),
-    }
+    server.dev.key_assign(large, 0, LEN, REMOTE)?;
+    server.dev.key_revoke(large)?;
     let own = client.reg(&buf, LOCAL)?.handle;
     let (cq, peer_cq) = (
         client.cq(0, KFI_CQ_FORMAT_DATA)?,

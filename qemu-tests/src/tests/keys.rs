@@ -82,9 +82,13 @@ pub(super) struct Bench {
 
 impl Bench {
     pub(super) fn new(ctx: &Ctx, len: usize) -> Result<Self> {
+        Self::over(ctx, Buf::new(len)?)
+    }
+
+    /// Opens a side whose queue pairs use `buf`.
+    pub(super) fn over(ctx: &Ctx, buf: Buf) -> Result<Self> {
         let side = Side::open(ctx)?;
         let cq = side.cq(0, KFI_CQ_FORMAT_DATA)?;
-        let buf = Buf::new(len)?;
         let region = side.reg(&buf, LOCAL | REMOTE)?.handle;
         Ok(Self {
             side,
