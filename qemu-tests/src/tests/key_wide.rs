@@ -6,7 +6,7 @@
 use super::keys::{try_all, Bench, Try};
 use crate::buf::{pattern64, Buf};
 use crate::harness::leaks::vm_pin;
-use crate::harness::{skip, Ctx, Test, NETNS};
+use crate::harness::{caps, skip, Ctx, Test, NETNS};
 use crate::pair::{Remote, LOCAL, REMOTE};
 use crate::sys::Map;
 use anyhow::{bail, ensure, Context, Result};
@@ -21,6 +21,7 @@ pub const TESTS: &[Test] = &[
         scattered,
     )
     .seconds(40)
+    .needs(caps::ANY_WINDOW)
     .on(NETNS),
 ];
 
