@@ -42,7 +42,8 @@ struct Victim<'a> {
 }
 
 impl<'a> Victim<'a> {
-    const SIZE: u64 = 4 << 20;
+    // Longer than a slot's reserve covers, and not longer than the page lists of all profiles.
+    const SIZE: u64 = 300 * PAGE;
 
     fn new(env: &Env, word: &'a Map) -> Result<Self> {
         let side = Side::of(env)?;
