@@ -42,6 +42,7 @@ pub mod cm;
 pub mod conformance;
 pub mod containers;
 pub mod death;
+pub mod device_delays;
 pub mod device_removal;
 pub mod devices;
 pub mod doctor;
@@ -211,6 +212,7 @@ pub fn all() -> Vec<Test> {
         authd_unknown::TESTS,
         classes::TESTS,
         death::TESTS,
+        device_delays::TESTS,
         device_removal::TESTS,
         devices::TESTS,
         doctor::TESTS,

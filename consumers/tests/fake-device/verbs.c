@@ -5,6 +5,7 @@
  * No destroying verb but dereg_mr() is refused, because the RDMA core warns of that.
  */
 #include <linux/delay.h>
+#include <linux/jiffies.h>
 #include <linux/random.h>
 #include <linux/sched.h>
 
@@ -18,6 +19,21 @@ static void inside(void)
 static void outside(void)
 {
 	atomic_dec(&fake_inside);
+}
+
+/* Delays a call by @us, or until the settings are reset. */
+static void delay(struct fake_calls *calls, unsigned int us)
+{
+	unsigned long end = jiffies + usecs_to_jiffies(us);
+
+	if (!preemptible()) {
+		udelay(min(us, 1000U));
+	} else if (us < 20000) {
+		usleep_range(us, us + us / 8);
+	} else {
+		while (READ_ONCE(calls->delay_us) && time_before(jiffies, end))
+			msleep(20);
+	}
 }
 
 /*
@@ -35,10 +51,8 @@ static int begin(struct ib_device *dev, enum fake_verb verb)
 	atomic64_inc(&calls->count);
 	if (atomic_read(&calls->remove) > 0 && atomic_dec_and_test(&calls->remove))
 		ib_unregister_device_queued(dev);
-	if (us && preemptible())
-		usleep_range(us, us + us / 8);
-	else if (us)
-		udelay(min(us, 1000U));
+	if (us)
+		delay(calls, us);
 	if (!err || atomic_dec_if_positive(&calls->skip) >= 0)
 		return 0;
 	if (atomic_read(&calls->times) >= 0 && atomic_dec_if_positive(&calls->times) < 0)
