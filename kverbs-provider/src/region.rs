@@ -283,8 +283,20 @@ impl Region {
                 access,
                 posted: false,
             }];
-            group.register(live, &mut part).map_err(|(_, e)| e)?;
-            let [Registration { mr, list, .. }] = part;
+            // Before the device may have the region.
+            all.reserve(1, GFP_KERNEL_ACCOUNT)?;
+            pieces.reserve(1, GFP_KERNEL_ACCOUNT)?;
+            let result = group.register(live, &mut part);
+            let [Registration {
+                mr, list, posted, ..
+            }] = part;
+            if let Err((_, e)) = result {
+                // A posted region may be registered, so its pages stay until the device has ended it.
+                if let (true, Err((why, mr))) = (posted, mr.end()) {
+                    mr.park(why, false, list, Some(mem.clone()));
+                }
+                return Err(e);
+            }
             let piece = Piece {
                 start,
                 len,

@@ -207,7 +207,9 @@ impl KeySlot {
     fn register_wide(&self, live: &Live<'_>, window: Window, access: Access) -> Result<(Mr, How)> {
         let (offset, len) = (window.offset, window.len);
         let group = &self.group;
-        let pages = u32::try_from(self.window_pages(offset, len))?;
+        // In powers of two, so that a kept region serves keys of many lengths.
+        let pages = u32::try_from(self.window_pages(offset, len))?.next_power_of_two();
+        let pages = pages.min(group.device().ib().max_fast_reg_pages());
         let charge = group.pd()?.charge_pages(live, pages)?;
         let list = SgList::new(group.device().ib(), self.mem.segment_count(offset, len))?;
         let mut mr = self.find_region(live, pages)?;

@@ -252,7 +252,7 @@ impl Group {
         }
         let kept = {
             let mut worn = self.inner.worn.lock();
-            let last = worn.len();
+            let last = worn.len_of(pages);
             worn.insert(last, Kept { mr, pages })
         };
         kept.is_ok()
@@ -263,8 +263,14 @@ impl Group {
         self.inner.worn.lock().len()
     }
 
-    /// Calls `draw` for a kept region of at least `pages` pages, and removes the region if `draw` returns
-    /// true. Returns `None` if there is no such region, and the region if it was removed.
+    /// Returns the number of kept regions of the kind that has page lists of `pages` pages.
+    pub(super) fn worn_of(&self, pages: u32) -> usize {
+        self.inner.worn.lock().len_of(pages)
+    }
+
+    /// Calls `draw` for kept region number `at`, if it serves a key that needs a page list of `pages`
+    /// pages, and removes the region if `draw` returns true. Returns `None` if there is no such region,
+    /// and the region if it was removed.
     ///
     /// # Errors
     ///
@@ -276,18 +282,18 @@ impl Group {
         draw: impl FnOnce(&mut Mr) -> Result<bool>,
     ) -> Result<Option<Option<Mr>>> {
         let mut worn = self.inner.worn.lock();
-        match worn.get_mut(at) {
-            Some(kept) if kept.pages >= pages => match draw(&mut kept.mr)? {
-                true => Ok(worn.remove(at).map(|kept| Some(kept.mr))),
+        match worn.get_mut(at, pages) {
+            Some(kept) if kept.serves(pages) => match draw(&mut kept.mr)? {
+                true => Ok(worn.remove(at, pages).map(|kept| Some(kept.mr))),
                 false => Ok(Some(None)),
             },
             _ => Ok(None),
         }
     }
 
-    /// Removes a kept region.
-    pub(super) fn take_worn(&self, at: usize) -> Option<Mr> {
-        let kept = self.inner.worn.lock().remove(at);
+    /// Removes kept region number `at` of the kind that has page lists of `pages` pages.
+    pub(super) fn take_worn(&self, at: usize, pages: u32) -> Option<Mr> {
+        let kept = self.inner.worn.lock().remove(at, pages);
         kept.map(|kept| kept.mr)
     }
 

@@ -28,7 +28,8 @@ use super::{
     window::{
         self,
         Window, //
-    }, //
+    },
+    worn, //
 };
 use crate::{
     data::level,
@@ -296,7 +297,7 @@ struct Tried<'a> {
     group: &'a Group,
     pd: Arc<Pd>,
     pages: u32,
-    /// Kept regions that were too small and were replaced.
+    /// Kept regions of another length that were replaced.
     replaced: usize,
 }
 
@@ -326,13 +327,20 @@ impl Regions for Tried<'_> {
         self.group.keeps_worn()
     }
 
-    fn hold(&mut self, mr: Mr) -> bool {
+    fn hold(&mut self, mut mr: Mr) -> bool {
         stats::WORN.add(1);
+        if worn::is_wide(self.pages) {
+            // A slot's charge covers its reserve, but no slot has this region.
+            let Ok(charge) = self.pd.charge_pages(self.live, self.pages) else {
+                return false;
+            };
+            mr.keep_charge(charge);
+        }
         self.group.keep_worn(mr, self.pages)
     }
 
     fn held(&self) -> usize {
-        self.group.worn()
+        self.group.worn_of(self.pages)
     }
 
     fn reuse(&mut self, at: usize) -> Result<(Draw, Option<Mr>)> {
@@ -346,20 +354,24 @@ impl Regions for Tried<'_> {
             return Ok((drawn, found));
         }
         if self.replaced == REPLACED {
-            // The next call goes on from there.
+            // The next call finds those that were replaced.
             return Ok((Draw::Resting, None));
         }
-        let Some(mr) = group.take_worn(at) else {
+        let Some(mr) = group.take_worn(at, pages) else {
             // Another task has taken the region.
             return Ok((Draw::Resting, None));
         };
         self.replaced += 1;
-        // Too small: the device then returns the same region again, or one that was used longer ago.
+        // Of another length: the device then returns the same region again, or one that was used longer
+        // ago.
         drop(mr);
         let mut mr = self.fresh()?;
         let draw = self.draw(&mut mr)?;
         if let Draw::Value(..) = draw {
             return Ok((draw, Some(mr)));
+        }
+        if worn::is_wide(pages) {
+            mr.keep_charge(self.pd.charge_pages(self.live, pages)?);
         }
         group.put_back_worn(at, mr, pages);
         Ok((draw, None))

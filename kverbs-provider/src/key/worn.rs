@@ -3,6 +3,9 @@
 //!
 //! If they were freed, a device that reuses the last freed region first would return the same ones
 //! for ever. The oldest one is used again first.
+//!
+//! Reserves of slots and regions of wide keys have lists of their own, each with its bounds: neither
+//! kind of key uses up the other's regions.
 
 use kernel::prelude::*;
 
@@ -11,11 +14,11 @@ use crate::{
     limits::FAST_PAGES, //
 };
 
-/// Maximum number of regions that a group keeps. With as many indices, a group on a device
-/// that always returns the same regions has 2^20 values for the time of a rest.
+/// Maximum number of regions in a list. With as many indices, a group on a device that always returns
+/// the same regions has 2^20 values for the time of a rest.
 const REGIONS: usize = 4096;
 
-/// Maximum number of pages in the page lists of all kept regions: those of [`REGIONS`] reserves.
+/// Maximum number of pages in the page lists of a list's regions: those of [`REGIONS`] reserves.
 /// CAST: A `usize` has at least 32 bits.
 const PAGES: usize = REGIONS * FAST_PAGES as usize;
 
@@ -26,59 +29,107 @@ pub(super) struct Kept {
     pub(super) pages: u32,
 }
 
-/// The kept regions of a group, the oldest first.
-pub(super) struct Worn {
-    list: KVec<Kept>,
+/// The kept regions of one kind, the oldest first.
+struct List {
+    regions: KVec<Kept>,
     /// Sum of the lengths of page lists.
     pages: usize,
 }
 
+/// The kept regions of a group.
+pub(super) struct Worn {
+    reserves: List,
+    wide: List,
+}
+
+/// Returns whether a page list of `pages` pages is that of a wide key's region.
+pub(super) fn is_wide(pages: u32) -> bool {
+    pages > FAST_PAGES
+}
+
+impl Kept {
+    /// Returns whether the region serves a key that needs a page list of `pages` pages. A wide key is
+    /// charged by its page list, so only a region of this length serves it.
+    pub(super) fn serves(&self, pages: u32) -> bool {
+        match is_wide(pages) {
+            true => self.pages == pages,
+            false => self.pages >= pages,
+        }
+    }
+}
+
+impl List {
+    fn new() -> Self {
+        Self {
+            regions: KVec::new(),
+            pages: 0,
+        }
+    }
+}
+
 impl Worn {
-    /// Returns an empty list.
+    /// Returns empty lists.
     pub(super) fn new() -> Self {
         Self {
-            list: KVec::new(),
-            pages: 0,
+            reserves: List::new(),
+            wide: List::new(),
+        }
+    }
+
+    /// Returns the list of the regions with page lists of `pages` pages.
+    fn list(&mut self, pages: u32) -> &mut List {
+        match is_wide(pages) {
+            true => &mut self.wide,
+            false => &mut self.reserves,
         }
     }
 
     /// Returns the number of regions.
     pub(super) fn len(&self) -> usize {
-        self.list.len()
+        self.reserves.regions.len() + self.wide.regions.len()
     }
 
-    /// Returns region number `at`.
-    pub(super) fn get_mut(&mut self, at: usize) -> Option<&mut Kept> {
-        self.list.get_mut(at)
+    /// Returns the number of regions of the kind that has page lists of `pages` pages.
+    pub(super) fn len_of(&mut self, pages: u32) -> usize {
+        self.list(pages).regions.len()
     }
 
-    /// Adds a region, as number `at` if there are as many. Returns the region if there are too many
-    /// regions or pages, or if there is no memory.
+    /// Returns region number `at` of the kind that has page lists of `pages` pages.
+    pub(super) fn get_mut(&mut self, at: usize, pages: u32) -> Option<&mut Kept> {
+        self.list(pages).regions.get_mut(at)
+    }
+
+    /// Adds a region, as number `at` of its kind if there are as many. Returns the region if there are
+    /// too many regions or pages, or if there is no memory.
     pub(super) fn insert(&mut self, at: usize, kept: Kept) -> Result<(), Kept> {
+        let list = self.list(kept.pages);
         // CAST: A `usize` has at least 32 bits.
-        let pages = self.pages.saturating_add(kept.pages as usize);
-        let full = self.list.len() >= REGIONS || pages > PAGES;
-        if full || self.list.reserve(1, GFP_KERNEL_ACCOUNT).is_err() {
+        let pages = list.pages.saturating_add(kept.pages as usize);
+        let full = list.regions.len() >= REGIONS || pages > PAGES;
+        if full || list.regions.reserve(1, GFP_KERNEL_ACCOUNT).is_err() {
             return Err(kept);
         }
-        let at = at.min(self.list.len());
+        let at = at.min(list.regions.len());
         // Cannot fail: the capacity was reserved above.
-        let _ = self.list.insert_within_capacity(at, kept);
-        self.pages = pages;
+        let _ = list.regions.insert_within_capacity(at, kept);
+        list.pages = pages;
         Ok(())
     }
 
-    /// Removes region number `at`.
-    pub(super) fn remove(&mut self, at: usize) -> Option<Kept> {
-        let kept = self.list.remove(at).ok()?;
+    /// Removes region number `at` of the kind that has page lists of `pages` pages.
+    pub(super) fn remove(&mut self, at: usize, pages: u32) -> Option<Kept> {
+        let list = self.list(pages);
+        let kept = list.regions.remove(at).ok()?;
         // CAST: A `usize` has at least 32 bits.
-        self.pages -= kept.pages as usize;
+        list.pages -= kept.pages as usize;
         Some(kept)
     }
 
     /// Removes all regions.
     pub(super) fn clear(&mut self) {
-        self.list.clear();
-        self.pages = 0;
+        for list in [&mut self.reserves, &mut self.wide] {
+            list.regions.clear();
+            list.pages = 0;
+        }
     }
 }
