@@ -232,8 +232,8 @@ fn prepare<'a>(live: &Live<'_>, order: &KeyAssign<'a>) -> Result<Registration<'a
     key.begin(live, window, rights(order))
 }
 
-/// Assigns a key by full registration if the window does not fit a fast one. Returns whether it
-/// did.
+/// Assigns a key by a registration of its own if the window does not fit the slot's reserve. Returns
+/// whether it did.
 fn assign_full(live: &Live<'_>, order: &mut KeyAssign<'_>) -> Result<bool> {
     let key = slot_of(order)?;
     let window = key.window(order.offset, order.len)?;
