@@ -4,8 +4,8 @@
 //! If they were freed, a device that reuses the last freed region first would return the same ones
 //! for ever. The oldest one is used again first.
 //!
-//! Reserves of slots and regions of wide keys have lists of their own, each with its bounds: neither
-//! kind of key uses up the other's regions.
+//! Reserves of slots and regions of wide keys have lists of their own, each with its bounds: one kind's
+//! list does not fill the other's.
 
 use kernel::prelude::*;
 
