@@ -187,11 +187,7 @@ fn cycles(ctx: &mut Ctx, profile: &Profile) -> Result<()> {
             2 * count + 40
         };
         ensure!(commands <= most, "{commands} commands, more than {most}");
-        let last = keys.len() - 1;
-        list.push(attempt("the last key", &keys[last], true));
-        for old in [last - 1, last / 2, 0] {
-            list.push(attempt(&format!("key {old}"), &keys[old], false));
-        }
+        list = newest_alone(&keys);
     }
     try_all(ctx, &mut bench, list)?;
     if ctx.first() {
@@ -205,6 +201,16 @@ fn cycles(ctx: &mut Ctx, profile: &Profile) -> Result<()> {
 
 fn attempt(what: &str, remote: &Remote, fine: bool) -> Try {
     Try::new(what, true, 64, remote.addr, remote.key, fine)
+}
+
+/// Returns accesses by the newest of a slot's keys, which is valid, and by three of the old ones.
+fn newest_alone(keys: &[Remote]) -> Vec<Try> {
+    let last = keys.len() - 1;
+    let old = [last - 1, last / 2, 0];
+    let old = old.map(|at| attempt(&format!("key {at}"), &keys[at], false));
+    let mut list = vec![attempt("the last key", &keys[last], true)];
+    list.extend(old);
+    list
 }
 
 /// Returns whether this node changes the devices of its kernel.
@@ -321,10 +327,7 @@ fn large(ctx: &mut Ctx) -> Result<()> {
             }
         }
         live.check(fake)?;
-        list.push(attempt("the last key", &keys[KEYS - 1], true));
-        for old in [KEYS - 2, KEYS / 2, 0] {
-            list.push(attempt(&format!("key {old}"), &keys[old], false));
-        }
+        list = newest_alone(&keys);
     }
     try_all(ctx, &mut bench, list)?;
     if ctx.first() {
