@@ -23,11 +23,14 @@ pub const LLVM: &str = "LLVM=-19";
 /// To be raised when a change of the recipe below changes its result.
 const RECIPE: &str = "1";
 
+/// Makes `.config`.
+const CONFIGURE: &str = r#"
+make "$2" -s KCONFIG_ALLCONFIG=kfabric.config allnoconfig >/dev/null
+make "$2" -s olddefconfig
+"#;
 /// Builds and installs the kernel, and keeps the files needed to build modules.
 const BUILD: &str = r#"
 release=$1
-make "$2" -s KCONFIG_ALLCONFIG=kfabric.config allnoconfig >/dev/null
-make "$2" -s olddefconfig
 make "$2" -s -j"$(nproc)" bzImage modules
 make "$2" -s INSTALL_MOD_PATH="$PWD/kfabric-installed" modules_install
 test -d "kfabric-installed/lib/modules/$release"
@@ -49,7 +52,7 @@ fn choice(base: &Choice) -> Choice {
         version: format!(
             "{}/{}",
             base.version,
-            stage::key(&[RECIPE, &options(CONFIG), BUILD])
+            stage::key(&[RECIPE, &options(CONFIG), CONFIGURE, BUILD])
         ),
         image: String::new(),
         ..base.clone()
@@ -96,11 +99,12 @@ pub fn make(ctx: &Context, base: &Rig) -> Result<Rig> {
             Ok(std::fs::write(dir.join("kfabric.config"), CONFIG)?)
         })?;
         let step = Step::new(ctx, format!("build kernel {}", choice.release));
-        let argv = ["sh", "-ec", BUILD, "build", &choice.release, LLVM];
-        let cmd = source.command(&argv);
-        let log = format!("build-{}.log", choice.release);
-        run_logged(cmd, &ctx.log_dir().join(log))?;
+        let log = ctx.log_dir().join(format!("build-{}.log", choice.release));
+        let script = |text| source.command(&["sh", "-ec", text, "build", &choice.release, LLVM]);
+        run_logged(script(CONFIGURE), &log)?;
+        // Before the build, which takes half an hour.
         verify(dir)?;
+        run_logged(script(BUILD), &log)?;
         step.done();
         Ok(())
     })?;
