@@ -87,6 +87,32 @@ enum Hold {
     Fast(KVec<(Mr, Option<SgList>)>),
 }
 
+impl Hold {
+    /// Frees the resources. `mem` is the region's memory.
+    fn end(self, mem: &Arc<Memory>) {
+        match self {
+            Self::User(mr) => {
+                let ended = mem.device_unregister(0, mem.len(), || mr.end());
+                retire(ended, None, mem);
+            }
+            Self::Mapped(map) => drop(map),
+            Self::Fast(all) => {
+                for (mr, list) in all {
+                    retire(mr.end(), list, mem);
+                }
+            }
+        }
+    }
+}
+
+/// Handles the result of ending a registration of `mem`. If the driver refused, the region keeps its
+/// pages. Peers never had a right to the pages, except on iWARP hardware.
+fn retire(ended: Result<(), (Error, Mr)>, list: Option<SgList>, mem: &Arc<Memory>) {
+    if let Err((e, mr)) = ended {
+        mr.park(e, false, list, Some(mem.clone()));
+    }
+}
+
 /// The part of a region that ends when the device is removed.
 #[pin_data]
 pub(crate) struct Inner {
@@ -99,29 +125,8 @@ impl Inner {
     fn end(&self) {
         // Under the lock: a task that finds `None` then knows that no resource is left.
         let mut place = self.hold.lock();
-        let Some(hold) = place.take() else {
-            return;
-        };
-        match hold {
-            Hold::User(mr) => {
-                let len = self.mem.len();
-                let ended = self.mem.device_unregister(0, len, || mr.end());
-                self.retire(ended, None);
-            }
-            Hold::Mapped(map) => drop(map),
-            Hold::Fast(all) => {
-                for (mr, list) in all {
-                    self.retire(mr.end(), list);
-                }
-            }
-        }
-    }
-
-    /// Handles the result of ending a registration. If the driver refused, the region keeps its
-    /// pages. Peers never had a right to the pages, except on iWARP hardware.
-    fn retire(&self, ended: Result<(), (Error, Mr)>, list: Option<SgList>) {
-        if let Err((e, mr)) = ended {
-            mr.park(e, false, list, Some(self.mem.clone()));
+        if let Some(hold) = place.take() {
+            hold.end(&self.mem);
         }
     }
 }
@@ -155,9 +160,7 @@ impl Region {
         let inner = match inner {
             Ok(inner) => inner,
             Err(e) => {
-                if let Hold::User(mr) = hold {
-                    mem.device_unregister(0, mem.len(), || drop(mr));
-                }
+                hold.end(mem);
                 return Err(e);
             }
         };
@@ -202,7 +205,16 @@ impl Region {
         }
         .sink(needs);
         if mem.user().is_none() || !registers_user(ib) {
-            return Self::fast(live, group, mem, access);
+            let (mut all, mut pieces) = (KVec::new(), KVec::new());
+            let covered = Self::cover(live, group, mem, access, &mut all, &mut pieces);
+            let hold = Hold::Fast(all);
+            return match covered {
+                Ok(()) => Ok((hold, pieces)),
+                Err(e) => {
+                    hold.end(mem);
+                    Err(e)
+                }
+            };
         }
         let mut pieces = KVec::with_capacity(1, GFP_KERNEL_ACCOUNT)?;
         let addr = hidden_addr(group, mem, 0);
@@ -234,18 +246,23 @@ impl Region {
         Ok(pieces)
     }
 
-    /// Covers memory with fast registrations. For a program's memory, each is charged.
+    /// Covers memory with fast registrations, which it adds to `all`. For a program's memory, each is
+    /// charged.
     ///
     /// # Errors
     ///
+    /// The caller must end the registrations in `all`.
+    ///
     /// - `EMSGSIZE` if the device has no fast registrations, or a program's memory needs more than
     ///   [`USER_PIECES`].
-    fn fast(
+    fn cover(
         live: &Live<'_>,
         group: &Group,
         mem: &Arc<Memory>,
         access: Access,
-    ) -> Result<(Hold, KVec<Piece>)> {
+        all: &mut KVec<(Mr, Option<SgList>)>,
+        pieces: &mut KVec<Piece>,
+    ) -> Result {
         let pages = group.fast_pages();
         if pages == 0 {
             return Err(EMSGSIZE);
@@ -256,8 +273,6 @@ impl Region {
             return Err(EMSGSIZE);
         }
         let pd = group.pd()?;
-        let mut all = KVec::new();
-        let mut pieces = KVec::new();
         let mut start = 0;
         while start < mem.len() {
             let into = (mem.page_offset() + start) % kernel::page::PAGE_SIZE;
@@ -292,8 +307,8 @@ impl Region {
             }] = part;
             if let Err((_, e)) = result {
                 // A posted region may be registered, so its pages stay until the device has ended it.
-                if let (true, Err((why, mr))) = (posted, mr.end()) {
-                    mr.park(why, false, list, Some(mem.clone()));
+                if posted {
+                    retire(mr.end(), list, mem);
                 }
                 return Err(e);
             }
@@ -303,11 +318,12 @@ impl Region {
                 addr,
                 lkey: Some(mr.lkey()),
             };
-            all.push((mr, list), GFP_KERNEL_ACCOUNT)?;
-            pieces.push(piece, GFP_KERNEL_ACCOUNT)?;
+            // Cannot fail: the capacity was reserved above.
+            let _ = all.push_within_capacity((mr, list));
+            let _ = pieces.push_within_capacity(piece);
             start += len;
         }
-        Ok((Hold::Fast(all), pieces))
+        Ok(())
     }
 
     /// Returns the region's memory.

@@ -42,6 +42,7 @@ use crate::{
     stats, //
 };
 use kfabric::{
+    base::errno::edquot,
     memory::Memory,
     provider::KeyValue,
     pure::key_ledger::{
@@ -210,7 +211,14 @@ impl KeySlot {
         // In powers of two, so that a kept region serves keys of many lengths.
         let pages = u32::try_from(self.window_pages(offset, len))?.next_power_of_two();
         let pages = pages.min(group.device().ib().max_fast_reg_pages());
-        let charge = group.pd()?.charge_pages(live, pages)?;
+        let pd = group.pd()?;
+        // Kept regions are charged, too.
+        let charge = loop {
+            match pd.charge_pages(live, pages) {
+                Err(e) if [EAGAIN, edquot()].contains(&e) && group.free_worn(pages) => {}
+                charge => break charge?,
+            }
+        };
         let list = SgList::new(group.device().ib(), self.mem.segment_count(offset, len))?;
         let mut mr = self.find_region(live, pages)?;
         mr.keep_charge(charge);

@@ -297,6 +297,12 @@ impl Group {
         kept.map(|kept| kept.mr)
     }
 
+    /// Frees the oldest kept region of the kind that has page lists of `pages` pages. Returns false if
+    /// there is none.
+    pub(super) fn free_worn(&self, pages: u32) -> bool {
+        self.take_worn(0, pages).is_some()
+    }
+
     /// Keeps a region of `pages` pages in place of one that was removed by [`Group::take_worn`].
     pub(super) fn put_back_worn(&self, at: usize, mr: Mr, pages: u32) {
         // On failure the region is freed, without the lock: the list is full.

@@ -55,6 +55,16 @@ pub const TESTS: &[Test] = &[
     .seconds(20)
     .on(NETNS),
     Test::pair(
+        "devices.p04_strict_endpoint_gets_enospc_where_others_get_rested_values",
+        |c| {
+            let result = if c.first() { few_values(c) } else { Ok(()) };
+            c.barrier("over")?;
+            result
+        },
+    )
+    .seconds(20)
+    .on(NETNS),
+    Test::pair(
         "devices.p11_refused_verb_fails_its_call_and_leaves_nothing",
         refusals,
     )
@@ -405,6 +415,62 @@ fn many_regions(side: &Side, buf: &Buf) -> Result<()> {
     side.dev.close(regions[0])?;
     side.reg(buf, LOCAL | REMOTE).context("after a close")?;
     Ok(())
+}
+
+/// Assigns keys of one slot of an endpoint until a value comes again or the assignment fails. Returns
+/// the number of different values, and the errno of a failure or 0.
+fn different_values(side: &Side, region: u64, flags: u32) -> Result<(usize, i32)> {
+    /// More than the device has.
+    const MOST: usize = 10_000;
+    let ep = side.dev.ep_open(&EpOpen {
+        flags,
+        domain: side.domain.handle,
+        ..Default::default()
+    })?;
+    let slot = side.dev.key_alloc_for(region, ep.handle, 1)?[0];
+    let mut had = HashSet::new();
+    let end = loop {
+        ensure!(had.len() < MOST, "the device has many more values");
+        match side.dev.key_assign(slot, 0, PAGE, REMOTE) {
+            Ok(key) if had.insert(key.key) => side.dev.key_revoke(slot)?,
+            Ok(_) => break 0,
+            Err(e) => break e.errno.0,
+        }
+    };
+    side.dev.close(slot)?;
+    side.dev.close(ep.handle)?;
+    Ok((had.len(), end))
+}
+
+/// P4: over a device with 16 regions, and so 4,096 key values, an endpoint gets old values when there are
+/// no others, and a strict endpoint gets `ENOSPC`.
+fn few_values(ctx: &mut Ctx) -> Result<()> {
+    let fake = Fake::with(profile::find("bnxt_re")?)?;
+    fake.set("index_bits=4")?;
+    let rest = Parameter::set("/sys/module/kverbs/parameters/key_rest_s", "0")?;
+    let result = (|| {
+        let side = Side::open(ctx)?;
+        let buf = Buf::new(PAGE as usize)?;
+        let region = side.reg(&buf, LOCAL | REMOTE)?.handle;
+        for (flags, end) in [
+            (KFI_EP_OWN_KEYS, 0),
+            (KFI_EP_OWN_KEYS | KFI_EP_STRICT_KEYS, libc::ENOSPC),
+        ] {
+            let (count, ended) = different_values(&side, region, flags)?;
+            eprintln!("flags {flags:#x}: {count} values");
+            ensure!(
+                ended == end,
+                "flags {flags:#x}: errno {ended} after {count} values"
+            );
+            ensure!(
+                (1024..=4096).contains(&count),
+                "flags {flags:#x}: {count} values"
+            );
+        }
+        Ok(())
+    })();
+    drop((rest, fake));
+    result
 }
 
 /// The verbs that the module refuses.
