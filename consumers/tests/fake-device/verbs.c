@@ -107,6 +107,9 @@ static struct ib_mr *alloc_mr(struct ib_pd *pd, enum ib_mr_type type, u32 max_nu
 		choose(fake);
 		mr = fake_real.alloc_mr(pd, type, max_num_sg);
 		mutex_unlock(&fake->order);
+		/* No index is free: rxe's own pool is never so short of them. */
+		if (mr == ERR_PTR(-EBUSY))
+			mr = ERR_PTR(-ENOSPC);
 	} else if (!err) {
 		mr = fake_real.alloc_mr(pd, type, max_num_sg);
 	}

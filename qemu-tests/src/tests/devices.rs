@@ -417,8 +417,8 @@ fn many_regions(side: &Side, buf: &Buf) -> Result<()> {
     Ok(())
 }
 
-/// Assigns keys of one slot of an endpoint until a value comes again or the assignment fails. Returns
-/// the number of different values, and the errno of a failure or 0.
+/// Assigns keys of one slot of an endpoint until a value comes again or a call fails. Returns the number
+/// of different values, and the errno of a failure or 0.
 fn different_values(side: &Side, region: u64, flags: u32) -> Result<(usize, i32)> {
     /// More than the device has.
     const MOST: usize = 10_000;
@@ -427,8 +427,11 @@ fn different_values(side: &Side, region: u64, flags: u32) -> Result<(usize, i32)
         domain: side.domain.handle,
         ..Default::default()
     })?;
-    let slot = side.dev.key_alloc_for(region, ep.handle, 1)?[0];
     let mut had = HashSet::new();
+    let slot = match side.dev.key_alloc_for(region, ep.handle, 1) {
+        Ok(slots) => slots[0],
+        Err(e) => return Ok((0, e.errno.0)),
+    };
     let end = loop {
         ensure!(had.len() < MOST, "the device has many more values");
         match side.dev.key_assign(slot, 0, PAGE, REMOTE) {
@@ -442,29 +445,23 @@ fn different_values(side: &Side, region: u64, flags: u32) -> Result<(usize, i32)
     Ok((had.len(), end))
 }
 
-/// P4: over a device with 16 regions, and so 4,096 key values, an endpoint gets old values when there are
-/// no others, and a strict endpoint gets `ENOSPC`.
+/// P4: over a device with 15 regions, and so 3,840 key values, a strict endpoint gets `ENOSPC` when there
+/// is no unused value, and another one gets old values.
 fn few_values(ctx: &mut Ctx) -> Result<()> {
-    let fake = Fake::with(profile::find("bnxt_re")?)?;
+    let fake = Fake::with(profile::find("ionic")?)?;
     fake.set("index_bits=4")?;
     let rest = Parameter::set("/sys/module/kverbs/parameters/key_rest_s", "0")?;
     let result = (|| {
         let side = Side::open(ctx)?;
         let buf = Buf::new(PAGE as usize)?;
         let region = side.reg(&buf, LOCAL | REMOTE)?.handle;
-        for (flags, end) in [
-            (KFI_EP_OWN_KEYS, 0),
-            (KFI_EP_OWN_KEYS | KFI_EP_STRICT_KEYS, libc::ENOSPC),
-        ] {
+        let (strict, plain) = (KFI_EP_OWN_KEYS | KFI_EP_STRICT_KEYS, KFI_EP_OWN_KEYS);
+        for (flags, end) in [(strict, libc::ENOSPC), (plain, 0), (strict, libc::ENOSPC)] {
             let (count, ended) = different_values(&side, region, flags)?;
             eprintln!("flags {flags:#x}: {count} values");
             ensure!(
-                ended == end,
+                ended == end && count <= 3840,
                 "flags {flags:#x}: errno {ended} after {count} values"
-            );
-            ensure!(
-                (1024..=4096).contains(&count),
-                "flags {flags:#x}: {count} values"
             );
         }
         Ok(())
