@@ -17,6 +17,8 @@
 #include <linux/spinlock.h>
 #include <net/net_namespace.h>
 
+struct kf_dax;
+
 /*
  * Called by the file operations in helpers.c; written in Rust
  * (src/chardev/fops.rs and queue_file.rs).
@@ -185,6 +187,34 @@ struct pid *kf_auth_pid(void);
 void kf_auth_pid_put(struct pid *pid);
 int kf_auth_pid_nr(struct pid *pid);
 bool kf_auth_pid_gone(struct pid *pid);
+
+/*
+ * Persistent memory of block devices (dax.c). kf_dax_open() opens a block device exclusively and
+ * returns an error pointer: -EOPNOTSUPP if it has no DAX device, if another user has that device, or
+ * if the block device is stacked. @owner exists until kf_dax_close(). These functions may sleep.
+ */
+struct kf_dax *kf_dax_open(const char *path, bool write, void *owner);
+/* Closes the block device. Its pages are not in use. */
+void kf_dax_close(struct kf_dax *of);
+/* Waits for notifications, at the module's exit. No device is open. */
+void kf_dax_exit(void);
+struct file *kf_dax_file(struct kf_dax *of);
+/* Bytes of the block device. */
+u64 kf_dax_size(const struct kf_dax *of);
+/*
+ * Returns page @index, and in @count the number of pages from there on that are contiguous, at most
+ * @most. Returns an error pointer:
+ * - -EHWPOISON if one of the @most pages has a known bad block;
+ * - -ENODEV if the device is being removed;
+ * - -EOPNOTSUPP if the memory has no pages, or belongs to several devices.
+ */
+struct page *kf_dax_pages(struct kf_dax *of, u64 index, u64 most, u64 *count);
+/*
+ * Called by dax.c when memory of the device has failed (-EHWPOISON), or before the device is removed
+ * (-ENODEV); written in Rust (src/memory/dax.rs). The caller holds a lock, so this must neither wait
+ * nor close the device.
+ */
+void kf_dax_failed(void *owner, int error);
 
 /* Tracepoints and debugfs counters (seen.c). */
 void kf_trace_auth_decision(u64 process, u32 uid, u64 key, u64 grant, u32 rights,

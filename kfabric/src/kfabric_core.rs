@@ -137,6 +137,7 @@ impl Drop for Providers {
         provider::registry::exit();
         capi::exit();
         memory::charge::exit();
+        memory::dax::exit();
         base::share::exit();
     }
 }

@@ -125,6 +125,8 @@ impl Region {
     ///   memory.
     /// - `EACCES` if `access` needs writing, and the memory is read-only.
     /// - `EOPNOTSUPP` if the domain has no dynamic keys or no atomics, and the region needs them.
+    /// - `EHWPOISON` or `ENODEV` if the memory is that of a [DAX device](crate::memory::dax::Device)
+    ///   that has failed or is being removed.
     pub fn register(
         domain: &Arc<Domain>,
         memory: Arc<Memory>,
@@ -181,6 +183,7 @@ impl Region {
         {
             return Err(eopnotsupp());
         }
+        memory.check()?;
         domain.check()?;
         let held = Held::new(domain)?;
         let slots = domain.count_slots(domain.ops().region_slots())?;
@@ -197,7 +200,7 @@ impl Region {
                 access: access & rights::REMOTE,
                 once: false,
             };
-            Some(Key::own(domain, &ops, grant, bound, own)?)
+            Some(Key::own(domain, &memory, &ops, grant, bound, own)?)
         } else {
             None
         };

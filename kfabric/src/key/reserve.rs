@@ -26,6 +26,10 @@ use crate::{
         parent::Held,
         share::Portion, //
     },
+    memory::{
+        dax::Listed,
+        Memory, //
+    },
     objects::domain::Domain,
     provider::{
         GroupOps,
@@ -49,6 +53,8 @@ impl Key {
     /// - `EINVAL` if the region has no dynamic keys.
     /// - `ENOSPC` if the device has no more keys.
     /// - `ENOENT` if the region or its endpoint was closed.
+    /// - `EHWPOISON` or `ENODEV` if the memory is that of a [DAX device](crate::memory::dax::Device)
+    ///   that has failed or is being removed.
     pub fn alloc(region: &Arc<Region>) -> Result<Arc<Self>> {
         let under = Authorization::of(region.under().key.as_ref());
         Self::reserve(region, None, region.bound(), under)
@@ -81,7 +87,9 @@ impl Key {
             group: apart,
         };
         let counted = region.domain().count_slots(1)?;
+        let memory = region.memory().clone();
         Self::make(
+            &memory,
             region.ops(),
             Some(held),
             group.as_ref(),
@@ -94,6 +102,7 @@ impl Key {
     /// Creates the key that a region is registered with.
     pub(crate) fn own(
         domain: &Domain,
+        memory: &Memory,
         region: &Arc<dyn RegionOps>,
         grant: Window,
         bound: Option<&Arc<Bound>>,
@@ -101,15 +110,18 @@ impl Key {
     ) -> Result<Arc<Self>> {
         let auth = Scope { under, group: None };
         let counted = domain.count_slots(1)?;
-        let key = Self::make(region, None, None, bound, auth, counted)?;
+        let key = Self::make(memory, region, None, None, bound, auth, counted)?;
         if let Err(e) = key.give(domain, grant) {
             key.kill();
+            // A failure of the memory has closed the slot.
+            memory.check()?;
             return Err(e);
         }
         Ok(key)
     }
 
     fn make(
+        memory: &Memory,
         ops: &Arc<dyn RegionOps>,
         region: Option<Held<Region>>,
         group: Option<&Arc<dyn GroupOps>>,
@@ -123,6 +135,7 @@ impl Key {
         };
         let key = Arc::pin_init(
             try_pin_init!(Self {
+                listed: memory.health().cloned().map(Listed::new),
                 ops: ops.clone().alloc_key(group)?,
                 state <- new_mutex!(slot, "kfabric_key"),
                 settled <- Steps::new(),
@@ -133,6 +146,10 @@ impl Key {
             }),
             GFP_KERNEL_ACCOUNT,
         )?;
+        if let Some(listed) = &key.listed {
+            // SAFETY: `listed` is a field of the slot, which is dropped before the slot's other fields.
+            unsafe { listed.add(&*key)? };
+        }
         if let Some(bound) = bound {
             bound.add(&key)?;
         }

@@ -39,6 +39,10 @@ use crate::{
         share::Portion,
         trace, //
     },
+    memory::dax::{
+        EndKey,
+        Listed, //
+    },
     objects::domain::Domain,
     provider::{
         KeyAssign,
@@ -84,6 +88,9 @@ pub(super) struct Slot {
 /// A key slot.
 #[pin_data]
 pub struct Key {
+    // Dropped first, while the slot is whole: until then a failure of the memory uses the slot.
+    /// Place in the list of the memory's DAX device, if the memory has one.
+    pub(super) listed: Option<Listed>,
     // Dropped before the region's hold.
     pub(super) ops: KBox<dyn KeyOps>,
     #[pin]
@@ -155,6 +162,20 @@ struct Passed {
     ended: usize,
     /// Whether the next element's slot is busy.
     stopped: bool,
+}
+
+impl EndKey for Key {
+    fn end_for_good(&self) -> bool {
+        match self.begin(Wait::No, begin_die) {
+            Ok(()) => {
+                self.end(true);
+                true
+            }
+            // The task of the step in progress revokes the key.
+            Err(Stop::Refused(KeyError::Busy)) => false,
+            Err(_) => true,
+        }
+    }
 }
 
 impl AsRef<Key> for Key {
@@ -255,6 +276,7 @@ impl Key {
         let region = self.region.as_ref().ok_or(EINVAL)?;
         self.auth.under.check()?;
         let memory = region.memory();
+        memory.check()?;
         range::non_empty_sub_range(offset, len, memory.filled() as u64).map_err(|_| EINVAL)?;
         if !rights::valid_key_access(access) {
             return Err(EINVAL);
@@ -339,6 +361,8 @@ impl Key {
     ///   kernel's memory).
     /// - `EKEYREVOKED`, `EKEYEXPIRED` if the slot's grant has ended.
     /// - `ENODEV` if the device is gone.
+    /// - `EHWPOISON`, `ENODEV`, or at the moment of the failure `ENOENT`, if the memory is that of a
+    ///   [DAX device](crate::memory::dax::Device) that has failed or is being removed.
     /// - `EIO`, `ETIMEDOUT` if the device failed.
     /// - `EINTR` if the task was killed while it waited for another step of the slot.
     /// - `ENOMEM`, `ENOSPC` if the machine or the device has no more; only in the two cases below.

@@ -29,6 +29,10 @@ use kernel::{
 
 use super::{
     charge::Owner,
+    dax::{
+        Health,
+        Opened, //
+    },
     device_reg::DevicePart,
     placeholder::Filling, //
 };
@@ -79,6 +83,8 @@ pub(super) enum Source {
     Blocks(#[expect(dead_code, reason = "held for its Drop")] KVec<Block>),
     /// Pages of a lender, which keeps them until this reference is dropped.
     Lent(#[expect(dead_code, reason = "held for its Drop")] Arc<dyn Lender>),
+    /// Pages of a DAX device, which keeps them until this reference is dropped.
+    Dax(Arc<Opened>),
     /// No pages: attach-on-assign.
     Placeholder,
 }
@@ -124,7 +130,8 @@ pub trait Lender: Send + Sync {}
 /// - With [`Source::Pinned`] every page of `runs` is pinned once, and unpinned by the drop; the devices of
 ///   the first `held` runs are held, and released by the drop.
 /// - With [`Source::Owned`] and [`Source::Blocks`] the runs are those of the owned pages.
-/// - With [`Source::Lent`] the pages stay valid until the lender is dropped.
+/// - With [`Source::Lent`] and [`Source::Dax`] the pages stay valid until the lender or the device is
+///   dropped.
 /// - With [`Source::Placeholder`] there are no runs.
 pub(super) struct Pages {
     pub(super) runs: KVVec<Run>,
@@ -352,11 +359,32 @@ impl Memory {
         first: usize,
         len: usize,
     ) -> Result<Arc<Self>> {
-        // INVARIANT: The runs pushed below stay until the lender is dropped.
+        // SAFETY: The caller's contract is that of `keep`.
+        unsafe { Self::keep(Source::Lent(lender), pages, first, len, true) }
+    }
+
+    /// Uses `len` bytes of pages that `source` keeps, from byte `first` of the first page.
+    ///
+    /// # Errors
+    ///
+    /// The errors of [`Memory::lend`].
+    ///
+    /// # Safety
+    ///
+    /// `pages` returns pages of the kernel's memory map, which all stay valid until `source` is
+    /// dropped.
+    pub(super) unsafe fn keep(
+        source: Source,
+        pages: impl Iterator<Item = Result<NonNull<bindings::page>>>,
+        first: usize,
+        len: usize,
+        writable: bool,
+    ) -> Result<Arc<Self>> {
+        // INVARIANT: The runs pushed below stay until the source is dropped.
         let mut lent = Pages {
             runs: KVVec::new(),
             count: 0,
-            source: Source::Lent(lender),
+            source,
         };
         for page in pages {
             lent.push(page?)?;
@@ -364,7 +392,26 @@ impl Memory {
         if len == 0 || first >= PAGE_SIZE || (first + len).div_ceil(PAGE_SIZE) != lent.count {
             return Err(EINVAL);
         }
-        Self::make(lent, None, first, len, true)
+        Self::make(lent, None, first, len, writable)
+    }
+
+    /// The health of the memory's DAX device, if the memory is that of a [`Device`](super::dax::Device).
+    pub(crate) fn health(&self) -> Option<&Arc<Health>> {
+        match &self.pages.source {
+            Source::Dax(device) => Some(device.health()),
+            _ => None,
+        }
+    }
+
+    /// Checks that the memory has not failed.
+    ///
+    /// # Errors
+    ///
+    /// - `EHWPOISON` if memory of its [DAX device](super::dax::Device) has failed.
+    /// - `ENODEV` if that device is being removed.
+    #[inline]
+    pub(crate) fn check(&self) -> Result {
+        self.health().map_or(Ok(()), |health| health.check())
     }
 
     pub(super) fn make(
