@@ -125,6 +125,19 @@ bool kfi_auth_enforced(void)
 }
 EXPORT_SYMBOL_GPL(kfi_auth_enforced);
 
+int kfi_dax_open(const char *path, u64 access, kfi_dax_handler handler, struct kfid_dax **dax,
+		 void *context)
+{
+	return kf_c_dax_open(path, access, handler, dax, context);
+}
+EXPORT_SYMBOL_GPL(kfi_dax_open);
+
+void *kfi_dax_address(struct kfid_dax *dax, u64 offset, u64 *len)
+{
+	return kf_c_dax_address(dax, offset, len);
+}
+EXPORT_SYMBOL_GPL(kfi_dax_address);
+
 struct kfi_written *kfi_written_alloc(void)
 {
 	return kf_c_written_alloc();

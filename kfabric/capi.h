@@ -11,6 +11,7 @@
 #include <kfi_atomic.h>
 #include <kfi_auth.h>
 #include <kfi_cm.h>
+#include <kfi_dax.h>
 #include <kfi_domain.h>
 #include <kfi_endpoint.h>
 #include <kfi_eq.h>
@@ -38,6 +39,9 @@ int kf_c_grant_limit(u64 id, u64 pinned, u32 keys, u32 eps);
 int kf_c_grant_extend(u64 id, u64 lifetime_ms);
 int kf_c_grant_revoke(u64 id);
 bool kf_c_auth_enforced(void);
+int kf_c_dax_open(const char *path, u64 access, kfi_dax_handler handler, struct kfid_dax **dax,
+		  void *context);
+void *kf_c_dax_address(struct kfid_dax *dax, u64 offset, u64 *len);
 struct kfi_written *kf_c_written_alloc(void);
 void kf_c_written_free(struct kfi_written *written);
 int kf_c_written_note(struct kfi_written *written, const struct kfi_rma_iov *range);

@@ -36,6 +36,10 @@ int main(void)
 	SIZE(MR, struct kfid_mr);
 	AT(MR_KEY, struct kfid_mr, key);
 	SIZE(KEY, struct kfid_key);
+	SIZE(DAX, struct kfid_dax);
+	AT(DAX_SIZE, struct kfid_dax, size);
+	SIZE(DAX_RANGE, struct kfi_dax_range);
+	AT(DAX_RANGE_LEN, struct kfi_dax_range, len);
 	SIZE(EQ_ATTR, struct kfi_eq_attr);
 	SIZE(CQ_ATTR, struct kfi_cq_attr);
 	SIZE(CNTR_ATTR, struct kfi_cntr_attr);

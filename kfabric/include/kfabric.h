@@ -236,11 +236,13 @@ enum {
  * @KFI_KVEC: kernel addresses: of pages, from kmalloc() or from vmalloc()
  * @KFI_BVEC: pages, with offset and length
  * @KFI_SGL: a scatterlist; its pages are used, mapped for a device or not
+ * @KFI_DAX: memory of a block device (kfi_dax.h); for registrations only
  */
 enum kfi_iov_type {
 	KFI_KVEC = 1,
 	KFI_BVEC,
 	KFI_SGL,
+	KFI_DAX = 0x100,
 };
 
 /* Traffic classes. */

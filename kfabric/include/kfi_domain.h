@@ -10,6 +10,7 @@
 #include <kfi_eq.h>
 
 struct bio_vec;
+struct kfi_dax_range;
 struct kvec;
 struct scatterlist;
 
@@ -89,6 +90,7 @@ struct kfid_mr {
  * @mr_iov: kernel addresses
  * @mr_biov: pages
  * @mr_sgl: a scatterlist
+ * @mr_dax: memory of a block device (kfi_dax.h)
  * @iov_count: number of pieces
  * @access: as for kfi_mr_reg()
  * @offset: 0
@@ -105,6 +107,7 @@ struct kfi_mr_attr {
 		const struct kvec		*mr_iov;
 		const struct bio_vec		*mr_biov;
 		const struct scatterlist	*mr_sgl;
+		const struct kfi_dax_range	*mr_dax;
 	};
 	size_t					iov_count;
 	u64					access;
@@ -375,8 +378,8 @@ static inline int kfi_mr_regsgl(struct kfid_domain *domain, const struct scatter
 }
 
 /*
- * Registers memory as kfi_mr_regv(), kfi_mr_regbv() or kfi_mr_regsgl(); @attr
- * selects which.
+ * Registers memory as kfi_mr_regv(), kfi_mr_regbv(), kfi_mr_regsgl() or
+ * kfi_mr_reg_dax(); @attr selects which.
  */
 static inline int kfi_mr_regattr(struct kfid_domain *domain, const struct kfi_mr_attr *attr,
 				 u64 flags, struct kfid_mr **mr)

@@ -23,6 +23,7 @@ mod atomic;
 mod auth;
 mod av;
 mod cm;
+mod dax;
 mod ep;
 mod event;
 mod fabric;

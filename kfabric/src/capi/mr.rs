@@ -34,6 +34,7 @@ use kernel::{
 
 use super::{
     auth,
+    dax,
     ep::EpObj,
     fabric::DomainObj,
     key,
@@ -394,16 +395,28 @@ fn physical(memory: &Memory) -> Result<KVec<Part>> {
 unsafe fn register(
     fid: *mut raw::kfid,
     list: List,
-    (access, offset, flags): (u64, u64, u64),
+    how: (u64, u64, u64),
     auth: Option<AuthKey>,
     context: *mut c_void,
 ) -> Result<*mut raw::kfid_mr> {
-    // SAFETY: The consumer passes an open domain of this module.
-    let domain = unsafe { obj::get::<DomainObj, _>(fid) };
-    if offset != 0 || flags & !(KFI_DYNAMIC_KEYS | KFI_RMA_PMEM) != 0 {
-        return Err(EINVAL);
-    }
-    let place = Place::<MrObj>::new()?;
+    // SAFETY: By this function's contract.
+    unsafe { register_by(fid, how, auth, context, || lent(list)) }
+}
+
+/// The memory of a registration: its parts by kernel address, and a flag that is set when the core has
+/// dropped the last use of the memory.
+struct Taken {
+    memory: Arc<Memory>,
+    virt: KVec<Part>,
+    gone: Arc<AtomicBool>,
+}
+
+/// Uses the memory that a list names.
+///
+/// # Safety
+///
+/// List and memory are valid as `kfi_domain.h` describes.
+unsafe fn lent(list: List) -> Result<Taken> {
     let gone = Arc::new(AtomicBool::new(false), GFP_KERNEL)?;
     // SAFETY: By this function's contract the list is valid.
     let (first, len, virt) = unsafe { measure(list)? };
@@ -416,6 +429,42 @@ unsafe fn register(
     // SAFETY: The consumer keeps the memory until a close has succeeded. The close waits until the
     // core drops the lender.
     let memory = unsafe { Memory::lend(lender, pages, first, len)? };
+    Ok(Taken { memory, virt, gone })
+}
+
+/// Uses memory of a DAX device, which the core keeps. A close need not wait for the last use.
+///
+/// # Safety
+///
+/// The range is valid as `kfi_dax.h` describes.
+unsafe fn of_device(range: *const raw::kfi_dax_range) -> Result<Taken> {
+    Ok(Taken {
+        // SAFETY: By this function's contract.
+        memory: unsafe { dax::memory(range)? },
+        virt: KVec::new(),
+        gone: Arc::new(AtomicBool::new(true), GFP_KERNEL)?,
+    })
+}
+
+/// Registers the memory that `take` returns.
+///
+/// # Safety
+///
+/// `fid` is an open domain of this module.
+unsafe fn register_by(
+    fid: *mut raw::kfid,
+    (access, offset, flags): (u64, u64, u64),
+    auth: Option<AuthKey>,
+    context: *mut c_void,
+    take: impl FnOnce() -> Result<Taken>,
+) -> Result<*mut raw::kfid_mr> {
+    // SAFETY: By this function's contract.
+    let domain = unsafe { obj::get::<DomainObj, _>(fid) };
+    if offset != 0 || flags & !(KFI_DYNAMIC_KEYS | KFI_RMA_PMEM) != 0 {
+        return Err(EINVAL);
+    }
+    let place = Place::<MrObj>::new()?;
+    let Taken { memory, virt, gone } = take()?;
     if flags & KFI_RMA_PMEM != 0 {
         Region::check_durable(&domain.domain, &memory)?;
     }
@@ -544,18 +593,18 @@ unsafe extern "C" fn regattr(
         // SAFETY: The auth key of valid attributes has `auth_key_size` bytes, or is null.
         let auth = unsafe { auth::key(attr.auth_key, attr.auth_key_size)? };
         // SAFETY: All members of the union are pointers.
-        let list = unsafe { attr.__bindgen_anon_1.mr_iov }.cast();
+        let list: *const c_void = unsafe { attr.__bindgen_anon_1.mr_iov }.cast();
+        let (how, context) = ((attr.access, attr.offset, flags), attr.context);
+        if attr.type_ == raw::kfi_iov_type_KFI_DAX {
+            if attr.iov_count != 1 {
+                return Err(EINVAL);
+            }
+            // SAFETY: The consumer fulfils the contract of `kfi_mr_regattr()`.
+            return unsafe { register_by(fid, how, auth, context, || of_device(list.cast())) };
+        }
         let list = List::of(attr.type_, list, attr.iov_count)?;
         // SAFETY: The consumer fulfils the contract of `kfi_mr_regattr()`.
-        unsafe {
-            register(
-                fid,
-                list,
-                (attr.access, attr.offset, flags),
-                auth,
-                attr.context,
-            )
-        }
+        unsafe { register(fid, list, how, auth, context) }
     };
     // SAFETY: The caller passes a valid place for the result.
     unsafe { answer(go(), mr) }

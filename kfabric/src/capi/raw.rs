@@ -49,6 +49,8 @@ crate::same_layout! {
     kfid_cntr = SIZEOF_CNTR;
     kfid_mr = SIZEOF_MR { key = OFFSET_MR_KEY };
     kfid_key = SIZEOF_KEY;
+    kfid_dax = SIZEOF_DAX { size = OFFSET_DAX_SIZE };
+    kfi_dax_range = SIZEOF_DAX_RANGE { len = OFFSET_DAX_RANGE_LEN };
     kfi_eq_attr = SIZEOF_EQ_ATTR;
     kfi_cq_attr = SIZEOF_CQ_ATTR;
     kfi_cntr_attr = SIZEOF_CNTR_ATTR;

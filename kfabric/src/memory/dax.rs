@@ -408,6 +408,23 @@ impl Device {
         // SAFETY: The pages are the device's, which stay until the drop of `Opened` closes it.
         unsafe { Memory::keep(source, pages, 0, len, self.0.writable) }
     }
+
+    /// Returns the page at byte `offset`, and the number of bytes from `offset` on that are contiguous.
+    ///
+    /// # Errors
+    ///
+    /// As [`Device::memory`].
+    pub(crate) fn page(&self, offset: u64) -> Result<(NonNull<bindings::page>, u64)> {
+        self.check()?;
+        let (size, page) = (self.size(), PAGE_SIZE as u64);
+        if offset >= size {
+            return Err(EINVAL);
+        }
+        let index = offset / page;
+        let (first, count) = self.0.pages(index, size.div_ceil(page) - index)?;
+        let end = ((index + count) * page).min(size);
+        Ok((NonNull::new(first).ok_or(EIO)?, end - offset))
+    }
 }
 
 impl Drop for Device {
