@@ -24,7 +24,6 @@ struct net;
 struct page;
 struct workqueue_struct;
 struct kfblk_disk;
-struct kfblk_pmem;
 
 /* A piece of a request's memory; LentPiece in kfabric/src/memory/borrowed.rs. */
 struct kfblk_piece {
@@ -173,17 +172,6 @@ void kfblk_bio_submit(struct kfblk_bio *of, struct file *file, const struct kfbl
 
 /* Called by bdev.c; written in Rust (src/export/block/). */
 void kfblk_rs_bio_end(void *owner, u32 slot, int err);
-
-/* pmem.c */
-struct kfblk_pmem *kfblk_pmem_open(const char *path, bool write);
-void kfblk_pmem_close(struct kfblk_pmem *of);
-struct file *kfblk_pmem_file(struct kfblk_pmem *of);
-struct page *kfblk_pmem_pages(struct kfblk_pmem *of, u64 index, u64 most, u64 *count);
-void kfblk_pmem_watch(struct kfblk_pmem *of, void *owner);
-bool kfblk_pmem_has_failed(const struct kfblk_pmem *of);
-
-/* Called by pmem.c, which holds a lock; written in Rust (src/export/pmem.rs). May not close @owner. */
-void kfblk_rs_pmem_failed(void *owner);
 
 /* configfs.c */
 int kfblk_configfs_init(void);

@@ -25,7 +25,10 @@ use kfabric::{
         Key,
         Region, //
     },
-    memory::Memory,
+    memory::{
+        dax::Device,
+        Memory, //
+    },
     objects::domain::Domain,
     provider::KeyValue,
     pure::blk::{
@@ -42,10 +45,7 @@ use kfabric::{
 };
 
 use super::{
-    pmem::{
-        Opened,
-        Watched, //
-    },
+    pmem::Opened,
     protocol::{
         Access,
         Backing,
@@ -85,7 +85,7 @@ pub(super) struct MemoryExport {
     registrations: KVec<Registration>,
     memory: Arc<Memory>,
     /// The block device of persistent memory.
-    device: Option<Watched>,
+    device: Option<Device>,
     geometry: Geometry,
     read_only: bool,
 }
@@ -163,7 +163,9 @@ impl MemoryExport {
 
     /// Returns whether the memory has failed, or its device is removed.
     pub(super) fn has_failed(&self) -> bool {
-        self.device.as_ref().is_some_and(Watched::has_failed)
+        self.device
+            .as_ref()
+            .is_some_and(|device| device.check().is_err())
     }
 }
 

@@ -43,7 +43,7 @@ use super::{
     connection::Connection,
     hosts::Hosts,
     memory::MemoryExport,
-    pmem::Watched,
+    pmem::Opened,
     port::Port,
     protocol::{
         Access,
@@ -472,10 +472,10 @@ impl Subsystem {
     ///
     /// # Errors
     ///
-    /// - `EIO` if the device has a known bad block.
-    /// - Errors of [`Watched::open`] and of [`MemoryExport::of_device`].
+    /// - `EIO` if the device has a known bad block, or its memory has failed.
+    /// - Errors of [`Opened::new`] and of [`MemoryExport::of_device`].
     fn open_pmem(this: &Arc<Self>, path: &CStr, read_only: bool) -> Result<MemoryExport> {
-        let opened = Watched::open(path, read_only, this);
+        let opened = Opened::new(path, read_only, this);
         let export = opened.and_then(MemoryExport::of_device);
         let (name, path) = (this.name.as_str(), path.to_str().unwrap_or_default());
         match export {

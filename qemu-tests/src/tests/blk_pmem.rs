@@ -14,7 +14,7 @@ use crate::disk::{
     connect, disconnect, disconnect_used, fill, is_filled, kfi, offer, show, store, wait_state,
     write_filled, Backing, Disk, Loaded, Mounted, MIB, NAME, PORT,
 };
-use crate::harness::guest::{module_users, until};
+use crate::harness::guest::until;
 use crate::harness::{Ctx, Test, NETNS, SHM, TWO, WRONG_DATA};
 use crate::pair::WAIT;
 use crate::sys::Map;
@@ -97,7 +97,7 @@ pub(super) struct Nvdimm {
 
 impl Nvdimm {
     /// Makes the block device. An earlier use of the NVDIMM is ended.
-    fn make() -> Result<Self> {
+    pub(super) fn make() -> Result<Self> {
         let (region, number) = Device::Nvdimm.region()?;
         reset(&region, number)?;
         let seed = fs::read_to_string(region.join("pfn_seed"))?;
@@ -115,8 +115,13 @@ impl Nvdimm {
         Ok(this)
     }
 
+    /// Unbinds the driver. Waits until the device is closed.
+    pub(super) fn unbind(&self) -> Result<()> {
+        set(&Path::new(DRIVER).join("unbind"), &self.pfn)
+    }
+
     /// Binds the driver.
-    fn bind(&self) -> Result<()> {
+    pub(super) fn bind(&self) -> Result<()> {
         set(&Path::new(DRIVER).join("bind"), &self.pfn)?;
         let path = self.path();
         until("the block device", WAIT, || Ok(path.exists().then_some(())))
@@ -130,8 +135,13 @@ impl Nvdimm {
         u64::from_str_radix(digits, 16).with_context(|| text.clone())
     }
 
+    /// Returns the number in the name of the block device.
+    pub(super) fn number(&self) -> u32 {
+        self.number
+    }
+
     /// Returns the path of the block device.
-    fn path(&self) -> PathBuf {
+    pub(super) fn path(&self) -> PathBuf {
         PathBuf::from(format!("/dev/pmem{}", self.number))
     }
 
@@ -141,7 +151,7 @@ impl Nvdimm {
     }
 
     /// Removes the block device, so that other tests find an empty NVDIMM.
-    fn end(self) -> Result<()> {
+    pub(super) fn end(self) -> Result<()> {
         reset(&self.region, self.number)
     }
 }
@@ -636,12 +646,12 @@ fn refusals(ctx: &mut Ctx) -> Result<()> {
                 .is_err(),
             "an exported device is free"
         );
-        // A provider may close the device late, by a call into the module.
-        let users = || module_users("kfblk").context("the module is not loaded");
-        let enabled = users()?;
         store("subsystems", NAME, "enable", "0")?;
-        until("the module loses the device's reference", WAIT, || {
-            Ok((users()? < enabled).then_some(()))
+        // A provider may close the device late.
+        until("the free device", WAIT, || {
+            let mut options = File::options();
+            options.read(true).custom_flags(libc::O_EXCL);
+            Ok(options.open(nvdimm.path()).ok())
         })?;
         kfi(&["unexport", NAME])?;
         nvdimm.end()?;
@@ -743,7 +753,7 @@ fn unbound(ctx: &mut Ctx) -> Result<()> {
         export(ctx, &nvdimm.path())?;
         ctx.barrier("exported")?;
         ctx.barrier("writing")?;
-        set(&Path::new(DRIVER).join("unbind"), &nvdimm.pfn)?;
+        nvdimm.unbind()?;
         until("the export is disabled", WAIT, || {
             Ok((show("subsystems", NAME, "enable")? == "0").then_some(()))
         })?;
