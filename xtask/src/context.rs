@@ -56,6 +56,8 @@ pub enum SeedBug {
     DiskEarlyFlush,
     /// A flush of a disk does not flush the exported block device.
     DeviceNoFlush,
+    /// The keys of a block device's memory stay valid when the memory has failed.
+    DaxKeysStay,
 }
 
 impl SeedBug {
@@ -79,6 +81,7 @@ impl SeedBug {
             Self::PmemEarlyCommit => "pmem-early-commit",
             Self::DiskEarlyFlush => "disk-early-flush",
             Self::DeviceNoFlush => "device-no-flush",
+            Self::DaxKeysStay => "dax-keys-stay",
         }
     }
 

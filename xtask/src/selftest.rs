@@ -128,6 +128,7 @@ fn tests(bug: SeedBug) -> &'static [&'static str] {
         | SeedBug::PmemEarlyCommit => &["pmcut.writes"],
         SeedBug::DiskEarlyFlush => &["pmcut.disk_writes"],
         SeedBug::DeviceNoFlush => &["pmcut.virtio_writes"],
+        SeedBug::DaxKeysStay => &["kernel.c_consumer_of_dax_device_passes"],
     }
 }
 

@@ -17,6 +17,9 @@ static const struct group *const groups[] = {
 	atomic_tests, queue_tests, reader_tests, key_tests, auth_tests, provider_tests,
 };
 
+/* Tests of a DAX device, if there is one. */
+static const struct group *const device_groups[] = { dax_tests };
+
 static char *provider;
 module_param(provider, charp, 0444);
 MODULE_PARM_DESC(provider, "Name of the provider to use; without, the best");
@@ -151,21 +154,23 @@ static int __init tests_init(void)
 {
 	struct station st = {};
 	struct test t = { .st = &st };
-	int i, plan = 1, number = 0, failed = 0;
+	const struct group *const *these = has_dax() ? device_groups : groups;
+	int i, count = has_dax() ? ARRAY_SIZE(device_groups) : ARRAY_SIZE(groups);
+	int plan = 1, number = 0, failed = 0;
 	const struct group *one;
 	int err = station_open(&st);
 
 	if (err)
 		return err;
-	for (i = 0; i < ARRAY_SIZE(groups); i++)
-		for (one = groups[i]; one->name; one++)
+	for (i = 0; i < count; i++)
+		for (one = these[i]; one->name; one++)
 			plan++;
 	pr_info("KTAP version 1\n");
 	pr_info("1..%d\n", plan);
 	pr_info("# provider %s, domain %s\n", st.info->fabric_attr->prov_name,
 		st.info->domain_attr->name);
-	for (i = 0; i < ARRAY_SIZE(groups); i++)
-		for (one = groups[i]; one->name; one++)
+	for (i = 0; i < count; i++)
+		for (one = these[i]; one->name; one++)
 			failed += !run(&t, one, ++number);
 	t.name = "nothing_is_left";
 	t.failed = false;

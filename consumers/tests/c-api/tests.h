@@ -85,6 +85,7 @@ struct group {
 extern const struct group atomic_tests[];
 extern const struct group auth_tests[];
 extern const struct group connection_tests[];
+extern const struct group dax_tests[];
 extern const struct group info_tests[];
 extern const struct group key_tests[];
 extern const struct group memory_tests[];
@@ -107,6 +108,9 @@ bool expect_eq(struct test *t, long long got, long long wanted, const char *what
 /* Returns whether both values are equal. If not, the test has failed. */
 #define EXPECT_EQ(t, got, wanted) \
 	expect_eq(t, (long long)(got), (long long)(wanted), #got, kbasename(__FILE__), __LINE__)
+
+/* dax.c: returns whether only the tests of this file are run. */
+bool has_dax(void);
 
 /* pair.c */
 void side_init(struct side *side);

@@ -3,18 +3,20 @@
 //! Tests that run in the kernel: modules that run tests when loaded and report in KTAP, line by
 //! line, in the kernel's log. Each line becomes a result.
 
+use super::blk_pmem::Nvdimm;
 use crate::harness::caps::IMMEDIATE_DATA;
 use crate::harness::child::tell;
 use crate::harness::guest::{load_with, unload, until};
 use crate::harness::result::Part;
 use crate::harness::{skip, Ctx, Status, Test, Topology, NETNS, ONE, SHM};
 use crate::raw::{field_text, from_sockaddr, hints, Dev};
-use anyhow::{bail, ensure, Context, Result};
+use anyhow::{anyhow, bail, ensure, Context, Result};
 use kfabric_uapi::*;
 use std::fs::{self, File};
 use std::io::{Read, Seek, SeekFrom};
 use std::net::SocketAddr;
 use std::os::unix::fs::OpenOptionsExt;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 /// The topic's tests.
@@ -29,6 +31,20 @@ pub const TESTS: &[Test] = &[
     })
     .seconds(30)
     .on(ONE | NETNS | SHM),
+    Test::alone("kernel.rust_consumer_of_dax_device_passes", |c| {
+        with_dax(c, "kfi_test_rust_api", "kfi-rust", |c, dax| {
+            Ok(format!("{} dax={}", entry(c)?, dax.number()))
+        })
+    })
+    .seconds(30)
+    .on(NETNS | SHM),
+    Test::alone("kernel.c_consumer_of_dax_device_passes", |c| {
+        with_dax(c, "kfi_test_c_api", "kfi-c", |c, dax| {
+            Ok(format!("{} dax={}", provider(c), dax.path().display()))
+        })
+    })
+    .seconds(30)
+    .on(NETNS | SHM),
     Test::alone("kernel.c_lnd_module_loaded_passes", |c| {
         module(c, "kfi_test_c_lnd", &provider(c), "kfi-lnd")
     })
@@ -80,6 +96,41 @@ fn entry(ctx: &Ctx) -> Result<String> {
 fn module(ctx: &mut Ctx, name: &str, params: &str, prefix: &str) -> Result<()> {
     if ctx.first() {
         run(name, params, prefix)?;
+    }
+    ctx.barrier("done")
+}
+
+/// As [`module`], with the NVDIMM as a DAX device. Unbinds its driver when the module asks for it in the
+/// log, and binds the driver again when the module has closed the device.
+fn with_dax(
+    ctx: &mut Ctx,
+    name: &str,
+    prefix: &str,
+    params: impl FnOnce(&Ctx, &Nvdimm) -> Result<String>,
+) -> Result<()> {
+    if ctx.first() {
+        let dax = Nvdimm::make()?;
+        let params = params(ctx, &dax)?;
+        let over = AtomicBool::new(false);
+        let mut log = log_end()?;
+        std::thread::scope(|scope| {
+            let unbinder = scope.spawn(|| -> Result<()> {
+                while !over.load(Ordering::Acquire) {
+                    if records(&mut log, &format!("{name}: ")).contains("# unbind") {
+                        dax.unbind()?;
+                        dax.bind()?;
+                    }
+                    std::thread::sleep(Duration::from_millis(10));
+                }
+                Ok(())
+            });
+            let ran = run(name, &params, prefix);
+            over.store(true, Ordering::Release);
+            let unbound = unbinder.join();
+            ran?;
+            unbound.map_err(|_| anyhow!("the thread that unbinds panicked"))?
+        })?;
+        dax.end()?;
     }
     ctx.barrier("done")
 }

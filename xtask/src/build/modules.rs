@@ -227,6 +227,9 @@ pub struct Built {
     pub symbols: Vec<PathBuf>,
 }
 
+/// The consumers that tests of bugs need.
+const WITH_BUGS: [&str; 2] = ["kfblk", "consumers/tests/c-api"];
+
 /// Returns the folder in which modules are built.
 pub fn folder(ctx: &Context, tools: &Toolbox, profile: Profile) -> PathBuf {
     let base = ctx.target.join("kbuild").join(&tools.release);
@@ -266,8 +269,7 @@ pub fn build(ctx: &Context, tools: &Toolbox, profile: Profile) -> Result<Built> 
     };
     let mut whole = true;
     for (folder, is_core) in folders(&dir)? {
-        // No test of a bug needs the other consumers.
-        if ctx.module_bug().is_some() && !is_core && folder != "kfblk" {
+        if ctx.module_bug().is_some() && !is_core && !WITH_BUGS.contains(&folder.as_str()) {
             continue;
         }
         let module_dir = dir.join(&folder);

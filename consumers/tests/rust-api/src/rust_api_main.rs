@@ -20,6 +20,7 @@ mod ktap;
 mod atomic;
 mod buffer;
 mod connections;
+mod dax;
 mod durable;
 mod keys;
 mod messages;
@@ -39,6 +40,10 @@ module! {
             default: 0,
             description: "Which of getinfo's suitable entries to use; 0: the best",
         },
+        dax: i32 {
+            default: -1,
+            description: "Number of the pmem device that the tests of dax.rs use; the others are not run",
+        },
     },
 }
 
@@ -51,7 +56,7 @@ struct RustApi {
 
 impl kernel::Module for RustApi {
     fn init(_module: &'static ThisModule) -> Result<Self> {
-        let groups: [&[Test]; 7] = [
+        let all: &[&[Test]] = &[
             connections::TESTS,
             messages::TESTS,
             rma::TESTS,
@@ -60,12 +65,16 @@ impl kernel::Module for RustApi {
             atomic::TESTS,
             durable::TESTS,
         ];
+        let groups = match ktap::parameter(module_parameters::dax.value()) {
+            ..0 => all,
+            _ => &[dax::TESTS],
+        };
         let entry = ktap::parameter(module_parameters::entry.value());
         let entry = usize::try_from(entry).map_err(|_| EINVAL)?;
         let station = station::Station::open(entry)?;
         let mut ktap = ktap::Ktap::begin(groups.iter().map(|tests| tests.len()).sum::<usize>() + 1);
         station.describe(&mut ktap);
-        for (name, test) in groups.into_iter().flatten() {
+        for (name, test) in groups.iter().copied().flatten() {
             ktap.test(name, || test(&station));
         }
         // The framework calls handlers in this module, so they must be gone, also if a test fails.
