@@ -5,10 +5,12 @@
  * unbinding waits.
  *
  * Locking: kf_dax_lock protects the list of open devices. A device is in the list from before its
- * first notification until kf_dax_close() removes it; a notification uses the device and its owner
- * only while it holds the lock. So no notification uses them after kf_dax_close() has returned. The
- * lock may be taken inside of the DAX core's read section (SRCU) and of memory_failure(), so its
- * holders do not wait for either.
+ * first notification until kf_dax_close() removes it. A notification of the DAX core uses the device
+ * and its owner only while it holds this lock, one of the block layer only while it holds
+ * bd_holder_lock. So none uses them after kf_dax_close() has returned. kf_dax_lock may be taken inside
+ * of the DAX core's read section (SRCU) and of memory_failure(), so its holders do not wait for either.
+ * A notification that may sleep without these locks holds the module: synchronize_rcu_tasks() does not
+ * wait for a sleeping task.
  */
 #include <linux/blkdev.h>
 #include <linux/dax.h>
@@ -50,7 +52,7 @@ static int kf_dax_notify(struct dax_device *dax, u64 offset, u64 len, int flags)
 	struct kf_dax *of;
 	int ret = -EOPNOTSUPP;
 
-	/* The lock may put the task to sleep, which synchronize_rcu_tasks() does not wait for. */
+	/* The lock may put the task to sleep. */
 	if (!try_module_get(THIS_MODULE))
 		return ret;
 	mutex_lock(&kf_dax_lock);
@@ -79,12 +81,15 @@ static void kf_dax_mark_dead(struct block_device *bdev, bool surprise)
 	__releases(&bdev->bd_holder_lock)
 {
 	struct kf_dax *of = bdev->bd_holder;
+	bool sync = !surprise && try_module_get(THIS_MODULE);
 
 	kf_dax_failed(of->owner, -ENODEV);
 	mutex_unlock(&bdev->bd_holder_lock);
+	if (!sync)
+		return;
 	/* As for a block device without a holder: others may have written through the page cache. */
-	if (!surprise)
-		sync_blockdev(bdev);
+	sync_blockdev(bdev);
+	module_put(THIS_MODULE);
 }
 
 static const struct blk_holder_ops kf_dax_blk_ops = {
@@ -180,7 +185,7 @@ struct page *kf_dax_pages(struct kf_dax *of, u64 index, u64 most, u64 *count)
 	int id;
 
 	/* The kernel has no such function then, and kf_dax_open() has failed. */
-	if (!IS_ENABLED(CONFIG_DAX))
+	if (!IS_ENABLED(CONFIG_FS_DAX))
 		return ERR_PTR(-EOPNOTSUPP);
 	id = dax_read_lock();
 	ret = dax_direct_access(of->dax, PHYS_PFN(of->start) + index, min_t(u64, most, INT_MAX),

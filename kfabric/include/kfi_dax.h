@@ -46,7 +46,7 @@ struct kfi_dax_range {
  *
  * Called once at most, after all keys of the device's memory were revoked. The
  * removal of the device waits until the consumer has closed the registered
- * memory and the device.
+ * memory and the device. After -EHWPOISON a removal is not reported.
  *
  * Context: process; may sleep. Must not close @dax: the close waits for the
  * return.
@@ -77,7 +77,8 @@ typedef void (*kfi_dax_handler)(struct kfid_dax *dax, int error, void *context);
  * -EOPNOTSUPP if the device has no DAX device, another user has its DAX device,
  *   or the device is stacked;
  * -EHWPOISON or -ENODEV if the memory fails, or the device is removed, during
- *   the call;
+ *   the call. Without a handler the call may succeed, and the next use fails;
+ * -ENOMEM;
  * -EINVAL if @access is none of the two;
  * other errors of opening a file.
  */
@@ -101,6 +102,7 @@ int kfi_dax_open(const char *path, u64 access, kfi_dax_handler handler, struct k
  * -EHWPOISON if the memory from @offset on has a known bad block, or memory of
  *   the device has failed;
  * -ENODEV if the device is being removed;
+ * -EIO or -ERANGE if the driver does not map the range;
  * -EOPNOTSUPP if the memory has no pages, or belongs to several devices.
  */
 void *kfi_dax_address(struct kfid_dax *dax, u64 offset, u64 *len);

@@ -4,10 +4,11 @@
 //! A kernel consumer opens the device ([`Device::open`]) and registers [`Device::memory`]. When memory
 //! of the device fails, or the device is removed, a work item of the core revokes all keys of the
 //! device's memory, whether or not the consumer does anything, and then calls the consumer
-//! ([`Failure`]). From the failure on, registrations and assignments fail. The removal of the device
-//! waits until the consumer has closed the regions and dropped memory and device.
+//! ([`Failure`]). From the failure on, registrations and assignments fail. If the consumer has looked at
+//! memory of the device, the removal of the device waits until the consumer has closed the regions and
+//! dropped memory and device.
 //!
-//! C code: `dax.c`, which has the rule for notifications; [`kf_dax_failed`] takes no lock. Lock order
+//! C code: `dax.c`, which has the rule for notifications; [`kf_dax_failed`] does not sleep. Lock order
 //! here: the handler's lock, the lock of the list of slots, then those of a slot and of its provider.
 
 use core::{
@@ -76,8 +77,9 @@ pub trait Failure: Send + Sync {
     /// Reports that memory of the device has failed (`EHWPOISON`), or that the device is being removed
     /// (`ENODEV`). All keys of its memory are revoked.
     ///
-    /// Called once at most. Context: process; may sleep. Locking: must not drop the [`Device`], whose
-    /// drop waits for the return.
+    /// Called once at most: after `EHWPOISON` a removal is not reported, and waits until the consumer has
+    /// dropped device and memory. Context: process; may sleep. Locking: must neither drop the [`Device`]
+    /// nor call [`Device::watch`], which wait for the return.
     fn failed(&self, error: Error);
 }
 
@@ -308,8 +310,8 @@ impl Iterator for Pages<'_> {
 /// A block device that a consumer has opened for its persistent memory.
 ///
 /// The drop waits for the consumer's handler: after the return the handler neither runs nor is called.
-/// Locking: the task that drops holds no lock that the handler takes. Memory of the device that is still in use keeps the block device open, and its keys still
-/// end when the memory fails.
+/// Locking: the caller of the drop holds no lock that the handler takes. Memory of the device that is
+/// still in use keeps the block device open, and its keys still end when the memory fails.
 pub struct Device(Arc<Opened>);
 
 impl Device {
@@ -324,13 +326,16 @@ impl Device {
     /// - `ENOTBLK` if the path names no block device.
     /// - `EOPNOTSUPP` if the device has no DAX device, another user has its DAX device, or the device
     ///   is stacked.
+    /// - `EHWPOISON` or `ENODEV` if the open failed because memory fails or the device is removed.
+    /// - `ENOMEM`.
     /// - Other errors of opening a file.
     pub fn open(path: &CStr, write: bool) -> Result<Self> {
         let health = Health::new()?;
         let owner = Arc::as_ptr(&health).cast_mut().cast::<c_void>();
         // SAFETY: The path is a C string. `health` exists until the call fails or the device is closed.
         let c = unsafe { sys::kf_dax_open(path.as_char_ptr(), write, owner) };
-        let c = NonNull::new(from_err_ptr(c)?).ok_or(ENXIO)?;
+        let c = from_err_ptr(c).map_err(|e| health.check().err().unwrap_or(e))?;
+        let c = NonNull::new(c).ok_or(ENXIO)?;
         // INVARIANT: `kf_dax_open` has opened the device, with the address of `health`.
         let opened = Opened {
             c,
@@ -340,7 +345,7 @@ impl Device {
         Ok(Self(Arc::new(opened, GFP_KERNEL_ACCOUNT)?))
     }
 
-    /// Sets the handler of failures, in place of an earlier one.
+    /// Sets the handler of failures, in place of an earlier one. Waits for an earlier one that runs.
     ///
     /// # Errors
     ///
@@ -391,7 +396,9 @@ impl Device {
     /// - `EHWPOISON` if the range has a known bad block, or memory of the device has failed.
     /// - `EOPNOTSUPP` if the memory has no pages, or belongs to several devices.
     /// - `ENODEV` if the device is being removed.
+    /// - `EIO`, `ERANGE` if the driver does not map the range.
     /// - `EINTR` if the task is being killed.
+    /// - `ENOMEM`.
     pub fn memory(&self, offset: u64, len: usize) -> Result<Arc<Memory>> {
         self.check()?;
         let end = offset.checked_add(len as u64).ok_or(EINVAL)?;
