@@ -7,6 +7,7 @@
 //! boots are killed; each begins with the bytes that the power failure before it left, and a
 //! program in the guest reads them.
 
+mod area;
 mod check;
 mod log;
 pub mod message;
@@ -20,6 +21,7 @@ use crate::progress::clock;
 use crate::report::{Line, Report, Status};
 use crate::setup::Which;
 use anyhow::{ensure, Context as _, Result};
+use area::Area;
 use check::Verdict;
 use log::{Log, Record};
 use message::{mix, AREA, KEPT, LEN, LINE, WRITES};
@@ -351,7 +353,7 @@ impl<'a> Rig<'a> {
         }
         let (outcome, results) = self.run(end, writes, &tests)?;
         let log = Log::read(&self.cut.log())?;
-        let verdict = check::check(&log, &mut memory);
+        let verdict = check::check(&log, &mut memory, Area::start);
         self.area = verdict.begun.then_some(verdict.area);
         let mut faults = verdict.faults.clone();
         faults.extend(files_differ(

@@ -1,20 +1,12 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! The check of a power cut: the bytes that the memory must have at any moment of the log.
+//! The check of a power cut at every moment of the log.
 //!
-//! - Bytes of a write that was reported to be durable, by the initiator or by a completion at the target,
-//!   are there, until a later write begins.
-//! - Bytes of a write in flight are old or new. A whole aligned word is old or new as a whole, if
-//!   the copy stores words and the word is inside one part of the copy.
-//! - Nothing else changes.
+//! An [`Expected`] learns from the workload's messages what the memory may contain. It looks at each change
+//! of the durable bytes, and at each report that bytes are durable; nothing else can make a cut wrong.
 
-use super::log::{apply, Log, Record};
-use super::message::{bytes, sum, Message, Write, AREA, BASE};
-use std::ops::Range;
-
-/// Length in bytes of the parts that kshm copies at a time, from the write's first byte on
-/// (`kshm-provider/src/data/budget.rs`). A word across two parts may be torn.
-const PART: usize = 64 << 10;
+use super::log::{apply, LineBytes, Log, Record};
+use super::message::{Message, Write, BASE};
 
 /// Result of the check of a log.
 #[derive(Debug, Default)]
@@ -37,38 +29,65 @@ pub(super) struct Verdict {
     pub faults: Vec<String>,
 }
 
-/// State of the area, as far as it is known from the messages.
-struct Area {
-    seed: u64,
-    /// The durable bytes.
-    known: Vec<u8>,
-    /// Writes in flight, with their bytes.
-    open: Vec<(Write, Vec<u8>)>,
-    /// Numbers and checksums of writes that only the target has reported to be durable.
-    arrived: Vec<(u64, u64)>,
+/// The contents that the memory may have. `now` is the durable memory from the area's start on.
+pub(super) trait Expected {
+    /// Handles the begin of a write.
+    ///
+    /// # Errors
+    ///
+    /// If the workload may not begin it.
+    fn begin(&mut self, write: Write) -> Result<(), String>;
+
+    /// Handles the initiator's report that a write with this checksum is durable.
+    ///
+    /// # Errors
+    ///
+    /// If its bytes are not there.
+    fn durable(&mut self, number: u64, sum: u64, now: &[u8]) -> Result<(), String>;
+
+    /// Handles the target's report that a write is durable. Returns whether it comes before the
+    /// initiator's.
+    ///
+    /// # Errors
+    ///
+    /// If the bytes of the write are not there.
+    fn arrived(&mut self, number: u64, now: &[u8]) -> Result<bool, String>;
+
+    /// Handles a change of lines, whose offsets count from the memory's start. The area is at the offset
+    /// `area`.
+    ///
+    /// # Errors
+    ///
+    /// If no write that has begun changes the memory so.
+    fn changed(&mut self, lines: &[LineBytes], area: usize, now: &[u8]) -> Result<(), String>;
+
+    /// Returns whether a write is in flight.
+    fn in_flight(&self) -> bool;
 }
+
+/// Returns the expectation at the begin of a workload with this seed, or the fault of the memory.
+pub(super) type Start = fn(seed: u64, now: &[u8]) -> Result<Box<dyn Expected>, String>;
 
 /// Checks every cut of a log. `memory` has the bytes before the log began, and has those of the
 /// log's end afterwards.
-pub(super) fn check(log: &Log, memory: &mut [u8]) -> Verdict {
+pub(super) fn check(log: &Log, memory: &mut [u8], start: Start) -> Verdict {
     let mut verdict = Verdict::default();
-    let mut area: Option<Area> = None;
+    let mut expected: Option<Box<dyn Expected>> = None;
     for (number, record) in log.records.iter().enumerate() {
-        let step = match record {
+        let seen = match record {
             Record::Durable(lines) => {
                 apply(lines, memory);
-                Ok(())
+                let area = verdict.area;
+                expected.as_mut().map_or(Ok(()), |expected| {
+                    expected.changed(lines, area, &memory[area..])
+                })
             }
-            Record::Mark(words) => hear(*words, &mut area, &mut verdict, memory),
+            Record::Mark(words) => hear(*words, &mut expected, &mut verdict, memory, start),
         };
-        let seen = step.and_then(|()| match &area {
-            Some(area) => {
-                verdict.cuts += 1;
-                verdict.in_flight += usize::from(!area.open.is_empty());
-                area.look(&memory[verdict.area..verdict.area + AREA])
-            }
-            None => Ok(()),
-        });
+        if let Some(expected) = &expected {
+            verdict.cuts += 1;
+            verdict.in_flight += usize::from(expected.in_flight());
+        }
         if let Err(why) = seen {
             // All later cuts would show the same.
             verdict
@@ -77,39 +96,36 @@ pub(super) fn check(log: &Log, memory: &mut [u8]) -> Verdict {
             break;
         }
     }
-    verdict.begun = area.is_some();
+    verdict.begun = expected.is_some();
     verdict
 }
 
 /// Handles a message.
 fn hear(
     words: [u64; 8],
-    area: &mut Option<Area>,
+    expected: &mut Option<Box<dyn Expected>>,
     verdict: &mut Verdict,
     memory: &[u8],
+    start: Start,
 ) -> Result<(), String> {
-    let message = Message::of(words);
-    match (message, area) {
-        (Some(Message::Hello { address, seed }), area) => {
+    let now = &memory[verdict.area..];
+    match (Message::of(words), expected) {
+        (Some(Message::Hello { address, seed }), expected) => {
             let at = address.wrapping_sub(BASE) as usize;
-            let known = memory.get(at..at.saturating_add(AREA));
-            let known = known.ok_or("the area is outside of the memory")?.to_vec();
+            let now = memory
+                .get(at..)
+                .ok_or("the area is outside of the memory")?;
+            *expected = Some(start(seed, now)?);
             verdict.area = at;
-            *area = Some(Area {
-                seed,
-                known,
-                open: Vec::new(),
-                arrived: Vec::new(),
-            });
             Ok(())
         }
-        (Some(Message::Begin(write)), Some(area)) => area.begin(write),
-        (Some(Message::Durable { number, sum }), Some(area)) => {
+        (Some(Message::Begin(write)), Some(expected)) => expected.begin(write),
+        (Some(Message::Durable { number, sum }), Some(expected)) => {
             verdict.durable += 1;
-            area.durable(number, sum)
+            expected.durable(number, sum, now)
         }
-        (Some(Message::Arrived { number }), Some(area)) => {
-            verdict.arrived += usize::from(area.arrived(number));
+        (Some(Message::Arrived { number }), Some(expected)) => {
+            verdict.arrived += usize::from(expected.arrived(number, now)?);
             Ok(())
         }
         (Some(Message::End), Some(_)) => {
@@ -120,108 +136,10 @@ fn hear(
     }
 }
 
-impl Area {
-    fn begin(&mut self, write: Write) -> Result<(), String> {
-        let end = write.offset.checked_add(write.len);
-        let fits = end.is_some_and(|end| end <= AREA as u64);
-        let apart = |(other, _): &(Write, Vec<u8>)| {
-            other.offset + other.len <= write.offset || write.offset + write.len <= other.offset
-        };
-        if !fits || !self.open.iter().all(apart) {
-            return Err(format!("the workload begins {write:?}"));
-        }
-        self.open.push((write, bytes(self.seed, &write)));
-        Ok(())
-    }
-
-    /// Handles a report of the target. Returns whether it comes before the initiator's.
-    fn arrived(&mut self, number: u64) -> bool {
-        let Some(at) = self.open.iter().position(|(w, _)| w.number == number) else {
-            return false;
-        };
-        let (write, bytes) = self.open.swap_remove(at);
-        self.known[range(&write)].copy_from_slice(&bytes);
-        self.arrived.push((number, sum(&bytes)));
-        true
-    }
-
-    fn durable(&mut self, number: u64, reported: u64) -> Result<(), String> {
-        if let Some(at) = self.arrived.iter().position(|(of, _)| *of == number) {
-            let (_, sum) = self.arrived.swap_remove(at);
-            return match sum == reported {
-                true => Ok(()),
-                false => Err(format!("write {number} wrote other bytes")),
-            };
-        }
-        let at = self.open.iter().position(|(w, _)| w.number == number);
-        let at = at.ok_or(format!("write {number} is durable, but not in flight"))?;
-        let (write, bytes) = self.open.swap_remove(at);
-        if sum(&bytes) != reported {
-            return Err(format!("write {number} wrote other bytes"));
-        }
-        self.known[range(&write)].copy_from_slice(&bytes);
-        Ok(())
-    }
-
-    /// Compares the area with the known bytes.
-    fn look(&self, now: &[u8]) -> Result<(), String> {
-        let mut open: Vec<_> = self.open.iter().collect();
-        open.sort_by_key(|(write, _)| write.offset);
-        let mut from = 0;
-        for (write, new) in open {
-            let part = range(write);
-            self.same(now, from..part.start)?;
-            from = part.end;
-            self.old_or_new(now, write, new)?;
-        }
-        self.same(now, from..AREA)
-    }
-
-    /// Checks bytes that no write in flight may change.
-    fn same(&self, now: &[u8], part: Range<usize>) -> Result<(), String> {
-        if now[part.clone()] == self.known[part.clone()] {
-            return Ok(());
-        }
-        let wrong: Vec<usize> = part.filter(|at| now[*at] != self.known[*at]).collect();
-        Err(format!(
-            "{} bytes from {:#x} on to {:#x} are not those of the last durable write",
-            wrong.len(),
-            wrong[0],
-            wrong[wrong.len() - 1]
-        ))
-    }
-
-    /// Checks the bytes of a write in flight.
-    fn old_or_new(&self, now: &[u8], write: &Write, new: &[u8]) -> Result<(), String> {
-        let part = range(write);
-        let mut at = part.start;
-        while at < part.end {
-            let is_word = at.is_multiple_of(8) && at + 8 <= part.end;
-            let from = at - part.start;
-            let is_whole = write.by_words && from / PART == (from + 7) / PART;
-            let step = if is_word && is_whole { 8 } else { 1 };
-            let these = at..at + step;
-            let is_old = now[these.clone()] == self.known[these.clone()];
-            if !is_old && now[these] != new[from..from + step] {
-                return Err(format!(
-                    "{step} bytes at {at:#x} are neither old nor those of {write:?}"
-                ));
-            }
-            at += step;
-        }
-        Ok(())
-    }
-}
-
-fn range(write: &Write) -> Range<usize> {
-    let from = write.offset as usize;
-    from..from + write.len as usize
-}
-
 #[cfg(test)]
 mod tests {
-    use super::super::log::LineBytes;
-    use super::super::message::{LEN, LINE};
+    use super::super::area::Area;
+    use super::super::message::{bytes, sum, LEN, LINE};
     use super::*;
 
     const AT: u64 = 4096;
@@ -276,7 +194,7 @@ mod tests {
             records: [vec![hello], records].concat(),
             ..Log::default()
         };
-        check(&log, &mut vec![0; LEN as usize])
+        check(&log, &mut vec![0; LEN as usize], Area::start)
     }
 
     #[test]
@@ -350,6 +268,6 @@ mod tests {
             say(Message::Begin(write(2, 100, 8))),
         ];
         assert!(!run(twice).faults.is_empty());
-        assert!(!check(&Log::default(), &mut []).begun);
+        assert!(!check(&Log::default(), &mut [], Area::start).begun);
     }
 }
