@@ -11,21 +11,14 @@
 //! The server only opens its memory, to one client at a time; clients use one-sided operations. If
 //! `append` has printed a record's number, the record survives a power failure of the server's host.
 //!
-//! | bytes | content |
-//! |---|---|
-//! | 0–7 | the log's number, drawn when the log is created |
-//! | 8–15 | a commit word for these 16 bytes |
-//! | then, for each record: 8 bytes | the record's commit word |
-//! | | the record, filled up to a multiple of 8 bytes |
-//!
-//! A commit word holds the length of the record and a check of the log's number, the position and
-//! the length. The record is made durable first, then its commit word. So a valid word means a whole
-//! record, and the first invalid word is the end of the log. Words of an older log, and torn words,
-//! do not pass the check but by rare chance. Clients can forge words. A client that died may have
-//! left a valid word that is not durable, so a client commits all that it has read before it uses it.
+//! [`format`] describes the bytes. A client that died may have left a commit word that is not durable,
+//! so a client commits all that it has read before it uses it.
 
 #![forbid(unsafe_code)]
 
+mod format;
+
+use format::{commit_word, head_word, step, Records, LONGEST};
 use std::fs::{self, File};
 use std::hash::{BuildHasher, RandomState};
 use std::io::{stdin, BufRead};
@@ -42,32 +35,6 @@ type Result<T> = std::result::Result<T, Box<dyn std::error::Error>>;
 
 /// Timeout of each wait.
 const WAIT: Duration = Duration::from_secs(60);
-/// Bytes of the longest record.
-const LONGEST: usize = 65_536;
-/// Position of the first record's commit word.
-const FIRST: u64 = 16;
-
-/// Returns the commit word of `len` bytes at a position of a log.
-fn commit_word(log: u64, at: u64, len: u64) -> u64 {
-    let mut mixed = log ^ at.rotate_left(32) ^ len;
-    for factor in [0xbf58_476d_1ce4_e5b9, 0x94d0_49bb_1331_11eb] {
-        mixed = (mixed ^ (mixed >> 31)).wrapping_mul(factor);
-    }
-    (mixed >> 32) << 32 | len
-}
-
-/// Returns the length in a commit word, if the word is valid.
-fn length(log: u64, at: u64, word: u64) -> Option<usize> {
-    let len = word & u64::from(u32::MAX);
-    let valid = word == commit_word(log, at, len) && (1..=LONGEST as u64).contains(&len);
-    valid.then_some(len as usize)
-}
-
-/// Bytes from a record's commit word to the next one.
-fn step(len: usize) -> u64 {
-    8 + len.next_multiple_of(8) as u64
-}
-
 /// The objects that both sides need.
 struct Node {
     fabric: Fabric,
@@ -159,10 +126,7 @@ struct Log {
     /// Bytes of the server's memory.
     size: u64,
     buffer: Region,
-    /// The log's number.
-    number: u64,
-    /// Position behind the last record.
-    end: u64,
+    records: Records,
 }
 
 impl Log {
@@ -184,8 +148,7 @@ impl Log {
             node,
             endpoint,
             buffer,
-            number: 0,
-            end: FIRST,
+            records: Records::default(),
         })
     }
 
@@ -219,30 +182,20 @@ impl Log {
     fn create(&self) -> Result<()> {
         let number = RandomState::new().hash_one(self.remote.key);
         self.write_word(0, number)?;
-        self.write_word(8, commit_word(number, 8, 8))
+        self.write_word(8, head_word(number))
     }
 
     /// Finds the end of the log, makes all before it durable, and passes each record to `each`.
     /// Returns the number of records.
     fn recover(&mut self, mut each: impl FnMut(u64, &[u8])) -> Result<u64> {
-        self.number = self.read_word(0)?;
-        if self.read_word(8)? != commit_word(self.number, 8, 8) {
-            return Err("there is no log: use create".into());
-        }
-        let mut places = Vec::new();
-        while self.end + 8 <= self.size {
-            let word = self.read_word(self.end)?;
-            let Some(len) = length(self.number, self.end, word) else {
-                break;
-            };
-            places.push((self.end + 8, len));
-            self.end += step(len);
-        }
-        for at in (0..self.end).step_by(1 << 20) {
-            let len = (1 << 20).min((self.end - at) as usize);
+        let found = Records::find(self.size, |at| self.read_word(at))?;
+        self.records = found.ok_or("there is no log: use create")?;
+        let Records { places, end, .. } = &self.records;
+        for at in (0..*end).step_by(1 << 20) {
+            let len = (1 << 20).min((end - at) as usize);
             self.run(&Op::commit(self.remote.offset(at), len))?;
         }
-        for (number, (at, len)) in (0..).zip(&places) {
+        for (number, (at, len)) in (0..).zip(places) {
             each(number, &self.read(*at, *len)?);
         }
         Ok(places.len() as u64)
@@ -253,16 +206,18 @@ impl Log {
         if record.is_empty() || record.len() > LONGEST {
             return Err(format!("a record has 1 to {LONGEST} bytes").into());
         }
-        if self.end + step(record.len()) > self.size {
+        let Records { log, end, .. } = self.records;
+        let next = end + step(record.len());
+        if next > self.size {
             return Err("the log is full".into());
         }
+        let word = commit_word(log, end, record.len() as u64);
         self.buffer.write_at(0, record);
         let segment = self.buffer.segment(0..record.len());
-        let write = Op::write(&[segment], self.remote.offset(self.end + 8));
+        let write = Op::write(&[segment], self.remote.offset(end + 8));
         self.run(&write.durable())?;
-        let word = commit_word(self.number, self.end, record.len() as u64);
-        self.write_word(self.end, word)?;
-        self.end += step(record.len());
+        self.write_word(end, word)?;
+        self.records.end = next;
         Ok(())
     }
 }
