@@ -79,6 +79,7 @@ pub mod ofi;
 pub mod planted;
 pub mod pmcut;
 pub mod pmcut_disk;
+pub mod pmcut_log;
 pub mod pmem;
 pub mod pmem_channel;
 pub mod pmem_commit;
@@ -237,6 +238,7 @@ pub fn all() -> Vec<Test> {
         pmem_verbs::TESTS,
         pmcut::TESTS,
         pmcut_disk::TESTS,
+        pmcut_log::TESTS,
         containers::TESTS,
         planted::TESTS,
     ];

@@ -11,6 +11,7 @@ mod area;
 mod check;
 mod log;
 pub mod message;
+mod records;
 
 use crate::context::Context;
 use crate::guest::output::by_line;
@@ -22,9 +23,10 @@ use crate::report::{Line, Report, Status};
 use crate::setup::Which;
 use anyhow::{ensure, Context as _, Result};
 use area::Area;
-use check::Verdict;
+use check::{Start, Verdict};
 use log::{Log, Record};
 use message::{mix, AREA, KEPT, LEN, LINE, WRITES};
+use records::Records;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
@@ -60,6 +62,8 @@ pub enum Target {
     Disk,
     /// The kernel: kfblk exports a virtio-pmem device through the block layer.
     Virtio,
+    /// The program `kfi-pmlog`, by a device-dax device. A write is an appended record.
+    Log,
 }
 
 impl Target {
@@ -69,15 +73,36 @@ impl Target {
             Self::Dax => ["pmcut.kept", "pmcut.writes"],
             Self::Disk => ["pmcut.disk_kept", "pmcut.disk_writes"],
             Self::Virtio => ["pmcut.virtio_kept", "pmcut.virtio_writes"],
+            Self::Log => ["pmcut.log_kept", "pmcut.log_writes"],
         }
     }
 
     /// Returns the number of writes for each of which there is a fence at least.
     fn merged(self) -> u64 {
         match self {
-            Self::Dax => 1,
+            Self::Dax | Self::Log => 1,
             // A flush covers up to three writes of each of three threads.
             Self::Disk | Self::Virtio => 9,
+        }
+    }
+
+    /// Returns the expectation of the contents.
+    fn start(self) -> Start {
+        match self {
+            Self::Log => Records::start,
+            Self::Dax | Self::Disk | Self::Virtio => Area::start,
+        }
+    }
+
+    /// Returns the contents that the guest has to find. `now` is the memory from the area's start on.
+    ///
+    /// # Errors
+    ///
+    /// If there is no log.
+    fn kept(self, now: &[u8]) -> Result<Vec<u8>> {
+        match self {
+            Self::Log => records::shown(now),
+            Self::Dax | Self::Disk | Self::Virtio => Ok(now[..AREA].to_vec()),
         }
     }
 }
@@ -173,7 +198,7 @@ impl Args {
         let (cuts, kills) = match (target, provider) {
             (Target::Dax, Provider::Kshm) => (3000, 8),
             (Target::Dax, Provider::Kverbs) => (1000, 2),
-            (Target::Disk | Target::Virtio, _) => (300, 2),
+            (Target::Disk | Target::Virtio | Target::Log, _) => (300, 2),
         };
         Self {
             cuts,
@@ -348,12 +373,12 @@ impl<'a> Rig<'a> {
         let [kept, written] = self.target.tests();
         let mut tests = vec![written];
         if let Some(area) = self.area {
-            std::fs::write(self.host.join(KEPT), &memory[area..area + AREA])?;
+            std::fs::write(self.host.join(KEPT), self.target.kept(&memory[area..])?)?;
             tests.insert(0, kept);
         }
         let (outcome, results) = self.run(end, writes, &tests)?;
         let log = Log::read(&self.cut.log())?;
-        let verdict = check::check(&log, &mut memory, Area::start);
+        let verdict = check::check(&log, &mut memory, self.target.start());
         self.area = verdict.begun.then_some(verdict.area);
         let mut faults = verdict.faults.clone();
         faults.extend(files_differ(

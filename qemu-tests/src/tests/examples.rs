@@ -161,7 +161,7 @@ fn program(ctx: &mut Ctx) -> Result<()> {
 }
 
 /// Starts `kfi-pmlog` on the NVDIMM of node 1, and waits until it listens.
-fn log_server(ctx: &Ctx, device: &str) -> Result<Child> {
+pub(super) fn log_server(ctx: &Ctx, device: &str) -> Result<Child> {
     let own = ctx.env.addr.to_string();
     let mut running = Command::new("kfi-pmlog")
         .args(["serve", device, &own, PORT, ctx.provider()])
@@ -175,11 +175,22 @@ fn log_server(ctx: &Ctx, device: &str) -> Result<Child> {
     Ok(running)
 }
 
+/// Returns the arguments of a client of `kfi-pmlog` on node 1.
+pub(super) fn log_client(ctx: &Ctx, what: &str) -> [String; 4] {
+    let peer = ctx.env.peer.to_string();
+    [what.into(), peer, PORT.into(), ctx.provider().into()]
+}
+
+/// Runs a client of `kfi-pmlog` on node 1. Returns its output.
+pub(super) fn run_log(ctx: &Ctx, what: &str) -> Result<String> {
+    let args = log_client(ctx, what);
+    run("kfi-pmlog", &args.each_ref().map(String::as_str))
+}
+
 /// Appends a line for each number, until `kill` of them are reported; then kills the program.
 fn append_and_kill(ctx: &Ctx, numbers: std::ops::Range<u32>, kill: usize) -> Result<Vec<String>> {
-    let peer = ctx.env.peer.to_string();
     let mut running = Command::new("kfi-pmlog")
-        .args(["append", &peer, PORT, ctx.provider()])
+        .args(log_client(ctx, "append"))
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .spawn()?;
@@ -197,8 +208,7 @@ fn append_and_kill(ctx: &Ctx, numbers: std::ops::Range<u32>, kill: usize) -> Res
 
 /// Returns the records in the log.
 fn records_of(ctx: &Ctx) -> Result<Vec<String>> {
-    let peer = ctx.env.peer.to_string();
-    let said = run("kfi-pmlog", &["show", &peer, PORT, ctx.provider()])?;
+    let said = run_log(ctx, "show")?;
     let record = |line: &str| line.split_once(": ").map(|(_, text)| text.to_owned());
     Ok(said.lines().filter_map(record).collect())
 }
@@ -218,8 +228,7 @@ fn log(ctx: &mut Ctx) -> Result<()> {
         return Ok(());
     }
     ctx.barrier("listening")?;
-    let peer = ctx.env.peer.to_string();
-    run("kfi-pmlog", &["create", &peer, PORT, ctx.provider()])?;
+    run_log(ctx, "create")?;
     ensure!(records_of(ctx)?.is_empty(), "a new log has records");
     let mut told = append_and_kill(ctx, 0..100, 20)?;
     told.extend(append_and_kill(ctx, 100..104, 4)?);

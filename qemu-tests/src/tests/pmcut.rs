@@ -125,7 +125,7 @@ pub(super) struct Channel(Map);
 
 impl Channel {
     /// Maps the channel. Returns it, and the physical address of the device-dax device.
-    fn open() -> Result<(Self, u64)> {
+    pub(super) fn open() -> Result<(Self, u64)> {
         let (_, number) = Device::Nvdimm.region()?;
         let name = format!("dax{number}.0");
         let text = fs::read_to_string(format!("/sys/bus/dax/devices/{name}/resource"))?;

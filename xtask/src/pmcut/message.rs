@@ -17,10 +17,11 @@ pub const AREA: usize = 1 << 20;
 pub const LINE: usize = 64;
 /// Variable with the number of writes of the workload.
 pub const WRITES: &str = "KFI_PMCUT_WRITES";
-/// Name of the file in `/host` with the bytes of the area that the power failure left.
+/// Name of the file in `/host` with the bytes of the area that the power failure left, or with the
+/// log's records, as `kfi-pmlog show` prints them.
 pub const KEPT: &str = "kept";
 
-/// A write by the workload.
+/// A write by the workload. A record that is appended to a log has no offset.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Write {
     /// Number of the write in its boot, from 1.
@@ -103,6 +104,15 @@ pub fn bytes(seed: u64, write: &Write) -> Vec<u8> {
     let start = seed.wrapping_add(write.number << 32);
     let words = (0..write.len.div_ceil(8)).flat_map(|i| mix(start.wrapping_add(i)).to_le_bytes());
     words.take(write.len as usize).collect()
+}
+
+/// Returns the text of a log's record, as the bytes of a write.
+pub fn text(seed: u64, write: &Write) -> Vec<u8> {
+    let mut bytes = bytes(seed, write);
+    for byte in &mut bytes {
+        *byte = b'A' + *byte % 26;
+    }
+    bytes
 }
 
 /// Returns the checksum of bytes (FNV-1a).
