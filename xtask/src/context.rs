@@ -58,6 +58,8 @@ pub enum SeedBug {
     DeviceNoFlush,
     /// The keys of a block device's memory stay valid when the memory has failed.
     DaxKeysStay,
+    /// The example `kfi-pmlog` writes a record's commit word before the record.
+    LogEarlyWord,
 }
 
 impl SeedBug {
@@ -82,13 +84,15 @@ impl SeedBug {
             Self::DiskEarlyFlush => "disk-early-flush",
             Self::DeviceNoFlush => "device-no-flush",
             Self::DaxKeysStay => "dax-keys-stay",
+            Self::LogEarlyWord => "log-early-word",
         }
     }
 
-    /// Returns the program with the bug; `None` if a module has the bug.
-    pub fn program(self) -> Option<&'static str> {
+    /// Returns the package and the program with the bug; `None` if a module has the bug.
+    pub fn program(self) -> Option<(&'static str, &'static str)> {
         match self {
-            Self::UnknownOpens => Some("kfi-authd"),
+            Self::UnknownOpens => Some(("kfi-authd", "kfi-authd")),
+            Self::LogEarlyWord => Some(("kfi-example", "kfi-pmlog")),
             _ => None,
         }
     }

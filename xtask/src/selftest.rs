@@ -62,16 +62,22 @@ const POWER_CUT_VIRTIO: Place = Place {
     nodes: Nodes::One,
     topology: "power-cut-virtio",
 };
+/// As [`POWER_CUT`], of the log of `kfi-pmlog`.
+const POWER_CUT_LOG: Place = Place {
+    nodes: Nodes::One,
+    topology: "power-cut-log",
+};
 /// Number of power cuts at fences.
 const CUTS: u64 = 300;
 
-const PLACES: [Place; 6] = [
+const PLACES: [Place; 7] = [
     NETNS,
     ONE,
     POWER_CUT,
     POWER_CUT_VERBS,
     POWER_CUT_DISK,
     POWER_CUT_VIRTIO,
+    POWER_CUT_LOG,
 ];
 
 /// The arguments of `selftest`.
@@ -104,6 +110,7 @@ fn place(bug: SeedBug) -> Place {
         SeedBug::PmemEarlyCommit => POWER_CUT_VERBS,
         SeedBug::DiskEarlyFlush => POWER_CUT_DISK,
         SeedBug::DeviceNoFlush => POWER_CUT_VIRTIO,
+        SeedBug::LogEarlyWord => POWER_CUT_LOG,
         _ => NETNS,
     }
 }
@@ -129,6 +136,7 @@ fn tests(bug: SeedBug) -> &'static [&'static str] {
         SeedBug::DiskEarlyFlush => &["pmcut.disk_writes"],
         SeedBug::DeviceNoFlush => &["pmcut.virtio_writes"],
         SeedBug::DaxKeysStay => &["kernel.c_consumer_of_dax_device_passes"],
+        SeedBug::LogEarlyWord => &["pmcut.log_writes"],
     }
 }
 
@@ -222,6 +230,7 @@ fn found(
         POWER_CUT_VERBS => return cut(Provider::Kverbs, Target::Dax),
         POWER_CUT_DISK => return cut(Provider::Kshm, Target::Disk),
         POWER_CUT_VIRTIO => return cut(Provider::Kshm, Target::Virtio),
+        POWER_CUT_LOG => return cut(Provider::Kshm, Target::Log),
         _ => {}
     }
     let options = Options {

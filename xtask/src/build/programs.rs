@@ -78,8 +78,9 @@ pub fn build(ctx: &Context, lenient: bool) -> Result<Vec<PathBuf>> {
         Err(error) if !lenient => return Err(error),
         Err(error) => eprintln!("  without the libfabric plug-in: {error:#}"),
     }
-    if let Some((bug, name)) = ctx.seed_bug.and_then(|bug| Some((bug, bug.program()?))) {
-        let with = build_with(ctx, bug, name)?;
+    let with = ctx.seed_bug.and_then(|bug| Some((bug, bug.program()?)));
+    if let Some((bug, (package, name))) = with {
+        let with = build_with(ctx, bug, package, name)?;
         found.retain(|path| !path.ends_with(name));
         found.push(with);
     }
@@ -236,14 +237,14 @@ pub fn of_mpi(ctx: &Context, root: &Path, layers: &[Layer]) -> Result<Vec<PathBu
 }
 
 /// Builds one program with a seeded bug, in a separate folder. Returns the program's path.
-fn build_with(ctx: &Context, bug: SeedBug, program: &str) -> Result<PathBuf> {
+fn build_with(ctx: &Context, bug: SeedBug, package: &str, program: &str) -> Result<PathBuf> {
     let step = Step::new(ctx, format!("build {program} with {}", bug.name()));
     let flags = format!(
         "-C target-feature=+crt-static --cfg kfabric_seed_bug=\"{}\"",
         bug.name()
     );
     let output = cargo(ctx)
-        .args(["build", "--quiet", "--release", "--package", program])
+        .args(["build", "--quiet", "--release", "--package", package])
         .args(["--bin", program, "--target", TARGET])
         .args(["--message-format", "json-render-diagnostics"])
         .arg("--target-dir")
