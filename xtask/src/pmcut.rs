@@ -233,7 +233,16 @@ pub fn test(ctx: &Context, args: &Args, report: &Report) -> Result<()> {
     let now = std::time::SystemTime::UNIX_EPOCH.elapsed();
     let seed = now.map_or(1, |time| u64::from(time.subsec_micros()));
     let seed = args.seed.unwrap_or(seed);
-    println!("\npower cuts over {:?}, seed {seed}", args.provider);
+    ensure!(
+        !(args.eadr && args.target == Target::Virtio),
+        "only its device makes the memory of a virtio-pmem device durable, with any caches"
+    );
+    println!(
+        "\npower cuts over {:?}, target {:?}{}, seed {seed}",
+        args.provider,
+        args.target,
+        if args.eadr { ", eADR" } else { "" }
+    );
     let mut rig = Rig::new(ctx, args, seed)?;
     rig.add("pmcut.p10_cuts_at_every_fence", End::Own, args.cuts, report);
     for kill in 1..=args.kills {
