@@ -192,18 +192,21 @@ impl Args {
     }
 
     /// Returns the arguments of a run of some minutes.
-    pub fn long(seed: u64, target: Target, provider: Provider) -> Self {
-        // A boot over verbs takes three times as long, and a write of a disk longer than an
-        // endpoint's.
-        let (cuts, kills) = match (target, provider) {
-            (Target::Dax, Provider::Kshm) => (3000, 8),
-            (Target::Dax, Provider::Kverbs) => (1000, 2),
-            (Target::Disk | Target::Virtio | Target::Log, _) => (300, 2),
+    pub fn long(seed: u64, target: Target, provider: Provider, eadr: bool) -> Self {
+        // Over verbs commits are answered by messages, and with eADR each store is a record of the
+        // log.
+        let (cuts, kills) = match (target, provider, eadr) {
+            (Target::Dax, Provider::Kshm, false) => (3000, 8),
+            (Target::Dax, Provider::Kshm, true) => (1000, 4),
+            (Target::Dax, Provider::Kverbs, false) => (1000, 2),
+            (_, _, false) => (300, 2),
+            (_, _, true) => (200, 0),
         };
         Self {
             cuts,
             kills,
             seed: Some(seed),
+            eadr,
             provider,
             target,
             ..Self::short()
