@@ -193,14 +193,14 @@ impl Args {
 
     /// Returns the arguments of a run of some minutes.
     pub fn long(seed: u64, target: Target, provider: Provider, eadr: bool) -> Self {
-        // Over verbs commits are answered by messages, and with eADR each store is a record of the
-        // log.
+        // A durable write takes longer over verbs, or to a disk. With eADR each write makes thousands
+        // of cuts.
         let (cuts, kills) = match (target, provider, eadr) {
             (Target::Dax, Provider::Kshm, false) => (3000, 8),
-            (Target::Dax, Provider::Kshm, true) => (1000, 4),
             (Target::Dax, Provider::Kverbs, false) => (1000, 2),
             (_, _, false) => (300, 2),
-            (_, _, true) => (200, 0),
+            (Target::Dax, _, true) => (100, 1),
+            (_, _, true) => (100, 0),
         };
         Self {
             cuts,
@@ -488,7 +488,10 @@ fn judge(
             faults.extend(outcome.unload.iter().cloned());
         }
     } else if !outcome.died || verdict.ended {
-        faults.push("the guest was not killed".into());
+        let last = results.last();
+        let why = last.map_or("no result", |line| line.detail.as_str());
+        faults.push(format!("the guest was not killed: {why}"));
+        faults.extend(outcome.problems.iter().cloned());
     }
     if !verdict.begun {
         faults.push("the workload did not begin".into());

@@ -157,26 +157,29 @@ fn writes(ctx: &mut Ctx) -> Result<()> {
         channel.say(0, Message::Begin(write));
         program.input.write_all(&record)?;
         random = mix(random);
-        if random % KILL == 0 {
+        let dies = random.is_multiple_of(KILL);
+        if dies {
             std::thread::sleep(Duration::from_micros((random >> 8) % KILL_WITHIN));
             program.kill()?;
         }
         let said = program.line()?;
-        if said == format!("appended {there}") {
-            there += 1;
+        let mut is_durable = said == format!("appended {there}");
+        if is_durable {
             channel.say(0, durable);
         }
-        if random % KILL == 0 {
+        if dies {
             let recovered;
             (program, recovered) = Appender::start(ctx)?;
-            if said.is_empty() && recovered == there + 1 {
-                there += 1;
+            if !is_durable && recovered == there + 1 {
+                is_durable = true;
                 channel.say(0, durable);
             }
-            ensure!(recovered == there, "{recovered} records instead of {there}");
+            let wanted = there + u64::from(is_durable);
+            ensure!(recovered == wanted, "{recovered} records, not {wanted}");
         } else {
-            ensure!(!said.is_empty(), "the program has ended");
+            ensure!(is_durable, "record {there}: the program says {said:?}");
         }
+        there += u64::from(is_durable);
     }
     drop(program.input);
     let status = program.running.wait()?;
