@@ -308,7 +308,12 @@ fn post(
             0 => with_data(entry, write.number),
             _ => entry,
         };
-        pair.post(with_flags(entry, KFI_COMMIT_COMPLETE | KFI_COMPLETION))?;
+        let entry = with_flags(entry, KFI_COMMIT_COMPLETE | KFI_COMPLETION);
+        // A write from unregistered memory is refused while an earlier one waits for a receive.
+        while let Err(e) = pair.post(entry) {
+            ensure!(e.errno.0 == libc::EAGAIN && monotonic_ns() < end, "{e}");
+            std::thread::yield_now();
+        }
     }
     Ok(())
 }
