@@ -83,6 +83,7 @@ pub mod pmcut_log;
 pub mod pmem;
 pub mod pmem_channel;
 pub mod pmem_commit;
+pub mod pmem_poison;
 pub mod pmem_verbs;
 pub mod programs;
 pub mod promises;
@@ -235,6 +236,7 @@ pub fn all() -> Vec<Test> {
         pmem::TESTS,
         pmem_channel::TESTS,
         pmem_commit::TESTS,
+        pmem_poison::TESTS,
         pmem_verbs::TESTS,
         pmcut::TESTS,
         pmcut_disk::TESTS,
