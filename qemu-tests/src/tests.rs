@@ -34,6 +34,7 @@ pub mod blk_identity;
 pub mod blk_liar;
 pub mod blk_paths;
 pub mod blk_pmem;
+pub mod blk_poison;
 pub mod blk_rules;
 pub mod blk_share;
 pub mod bounds;
@@ -200,6 +201,7 @@ pub fn all() -> Vec<Test> {
         blk_liar::TESTS,
         blk_paths::TESTS,
         blk_pmem::TESTS,
+        blk_poison::TESTS,
         blk_share::TESTS,
         blk_events::TESTS,
         blk_famine::TESTS,

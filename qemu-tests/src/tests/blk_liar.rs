@@ -176,8 +176,13 @@ impl Liar {
         }
     }
 
+    /// Sets the bytes that the next write sends.
+    pub(super) fn fill(&self, value: u8) {
+        self.map.write(DATA as usize, &[value; 4096]);
+    }
+
     /// Writes or reads through a key. Returns whether the operation succeeded.
-    fn moves(&self, write: bool, len: u64, (addr, key): (u64, u64)) -> Result<bool> {
+    pub(super) fn moves(&self, write: bool, len: u64, (addr, key): (u64, u64)) -> Result<bool> {
         let part = [op::iov(self.region, DATA, len)];
         let op = if write { op::write } else { op::read };
         self.post(op(MOVED, &part, addr, key))?;

@@ -146,7 +146,7 @@ impl Nvdimm {
     }
 
     /// Returns the device's contents.
-    fn contents(&self) -> Result<Vec<u8>> {
+    pub(super) fn contents(&self) -> Result<Vec<u8>> {
         Disk::open_as(&self.path(), false)?.contents()
     }
 
@@ -190,7 +190,7 @@ fn reset(region: &Path, number: u32) -> Result<()> {
 }
 
 /// Exports persistent memory on this node.
-fn export(ctx: &Ctx, path: &Path) -> Result<()> {
+pub(super) fn export(ctx: &Ctx, path: &Path) -> Result<()> {
     let addr = ctx.env.addr.to_string();
     let path = path.display().to_string();
     let args = [
@@ -692,7 +692,7 @@ fn earlier(ctx: &mut Ctx) -> Result<()> {
 
 /// Returns a thread that writes and flushes until an error, which it returns. Commits have
 /// succeeded.
-fn writer(path: &Path) -> Result<std::thread::JoinHandle<std::io::Error>> {
+pub(super) fn writer(path: &Path) -> Result<std::thread::JoinHandle<std::io::Error>> {
     let disk = Disk::open(path)?;
     let map = Map::anon(MIB)?;
     let before = count()?;
