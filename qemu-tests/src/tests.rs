@@ -82,6 +82,7 @@ pub mod pmcut;
 pub mod pmcut_disk;
 pub mod pmcut_log;
 pub mod pmem;
+pub mod pmem_bound;
 pub mod pmem_channel;
 pub mod pmem_commit;
 pub mod pmem_poison;
@@ -236,6 +237,7 @@ pub fn all() -> Vec<Test> {
         shm_versions::TESTS,
         shm_unregistered::TESTS,
         pmem::TESTS,
+        pmem_bound::TESTS,
         pmem_channel::TESTS,
         pmem_commit::TESTS,
         pmem_poison::TESTS,
