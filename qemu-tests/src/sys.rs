@@ -312,6 +312,33 @@ impl Map {
         Self::mmap(len, prot, flags & !libc::MAP_FIXED, fd.as_raw_fd(), offset)
     }
 
+    /// Takes the mapping's pages from one NUMA node, below 64.
+    ///
+    /// # Errors
+    ///
+    /// The errno of `mbind(2)`.
+    pub fn bind(&self, node: u64) -> Result<(), Errno> {
+        const BITS: usize = 65;
+        let nodes = 1u64 << node;
+        // SAFETY: The call changes where pages of the mapping come from, and reads one word.
+        let done = unsafe {
+            libc::syscall(
+                libc::SYS_mbind,
+                self.addr,
+                self.len,
+                libc::MPOL_BIND,
+                &raw const nodes,
+                BITS,
+                0,
+            )
+        };
+        if done == 0 {
+            Ok(())
+        } else {
+            Err(Errno::last())
+        }
+    }
+
     /// Returns the first address.
     pub fn addr(&self) -> u64 {
         self.addr as u64

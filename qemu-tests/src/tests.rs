@@ -85,6 +85,7 @@ pub mod pmem;
 pub mod pmem_bound;
 pub mod pmem_channel;
 pub mod pmem_commit;
+pub mod pmem_kmem;
 pub mod pmem_poison;
 pub mod pmem_verbs;
 pub mod programs;
@@ -240,6 +241,7 @@ pub fn all() -> Vec<Test> {
         pmem_bound::TESTS,
         pmem_channel::TESTS,
         pmem_commit::TESTS,
+        pmem_kmem::TESTS,
         pmem_poison::TESTS,
         pmem_verbs::TESTS,
         pmcut::TESTS,

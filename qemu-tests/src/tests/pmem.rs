@@ -67,8 +67,13 @@ fn once(ctx: &mut Ctx, test: fn(&mut Ctx) -> Result<()>) -> Result<()> {
 #[derive(Clone, Copy, PartialEq)]
 pub(crate) enum Device {
     Nvdimm,
+    /// The second NVDIMM, whose memory has a NUMA node of its own. The deterministic mode has none.
+    Large,
     Virtio,
 }
+
+/// Bytes of the first NVDIMM.
+const SMALL: u64 = 64 << 20;
 
 impl Device {
     /// Returns the folder of the device's region in sysfs, and the region's number.
@@ -87,7 +92,13 @@ impl Device {
                 };
                 let at = fs::canonicalize(entry.path())?;
                 let is_virtio = at.to_string_lossy().contains("/virtio");
-                if is_virtio == (self == Self::Virtio) {
+                let size: u64 = fs::read_to_string(at.join("size"))?.trim().parse()?;
+                let kind = match (is_virtio, size > SMALL) {
+                    (true, _) => Self::Virtio,
+                    (false, true) => Self::Large,
+                    (false, false) => Self::Nvdimm,
+                };
+                if kind == self {
                     return Ok(Some((at, number.parse()?)));
                 }
             }

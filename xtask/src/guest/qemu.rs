@@ -50,10 +50,10 @@ pub struct Machine<'a> {
     pub pmem: Option<Pmem<'a>>,
 }
 
-/// Persistent memory of a machine: an NVDIMM, and a virtio-pmem device.
+/// Persistent memory of a machine: one or two NVDIMMs, and a virtio-pmem device.
 #[derive(Debug, Clone, Copy)]
 pub enum Pmem<'a> {
-    /// The NVDIMM keeps every store.
+    /// The NVDIMMs keep every store.
     Plain,
     /// A plug-in, whose file is given, cuts the power of one of the two. If that is the virtio-pmem
     /// device, there is no NVDIMM.
@@ -148,14 +148,28 @@ impl Machine<'_> {
         words.iter().map(|word| (*word).to_owned()).collect()
     }
 
+    /// Adds an NVDIMM with a NUMA node of its own, which is large enough for blocks of system RAM (kmem).
+    fn large_nvdimm(&self, add: &mut impl FnMut(&str, String)) {
+        let backing = format!("memory-backend-ram,id=ram0,size={}", self.mem);
+        add("-object", backing);
+        let cpus = self.cpus - 1;
+        add("-numa", format!("node,nodeid=0,cpus=0-{cpus},memdev=ram0"));
+        add("-numa", "node,nodeid=1".into());
+        add("-object", "memory-backend-memfd,id=pmem2,size=384M".into());
+        add("-device", "nvdimm,memdev=pmem2,node=1".into());
+    }
+
     fn arguments(&self) -> Vec<String> {
         let mut args: Vec<String> = Vec::new();
         let mut add = |option: &str, value: String| args.extend([option.to_owned(), value]);
         add("-smp", self.cpus.to_string());
         match self.pmem {
             Some(pmem) => {
-                add("-m", format!("{},slots=1,maxmem={MAX_MEM}", self.mem));
+                add("-m", format!("{},slots=2,maxmem={MAX_MEM}", self.mem));
                 pmem.arguments(&mut add);
+                if matches!(pmem, Pmem::Plain) && !self.icount {
+                    self.large_nvdimm(&mut add);
+                }
             }
             None => add("-m", self.mem.to_owned()),
         }
