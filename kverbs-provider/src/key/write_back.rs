@@ -93,7 +93,10 @@ impl KeySlot {
         }
         let n = range.len.saturating_sub(done).min(STRETCH);
         // CAST: The range is inside the memory, whose length is a `usize`.
-        let at = window.offset + (into + done) as usize;
+        let at = match cfg!(kfabric_seed_bug = "pmem-wrong-range") {
+            true => window.offset,
+            false => window.offset + (into + done) as usize,
+        };
         // CAST: At most `STRETCH`.
         flush.write_back(&self.mem, at, n as usize);
         Some(Ok(n))
