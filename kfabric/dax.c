@@ -21,6 +21,7 @@
 #include <linux/module.h>
 #include <linux/mutex.h>
 #include <linux/rcupdate.h>
+#include <linux/sizes.h>
 #include <linux/slab.h>
 
 #include "helpers.h"
@@ -178,6 +179,8 @@ u64 kf_dax_size(const struct kf_dax *of)
 
 struct page *kf_dax_pages(struct kf_dax *of, u64 index, u64 most, u64 *count)
 {
+	/* nd_pmem counts the sectors that it checks for bad blocks in 32 bits (__pmem_direct_access()). */
+	const u64 limit = SZ_1G >> PAGE_SHIFT;
 	struct dev_pagemap *map = NULL, *first;
 	unsigned long pfn;
 	bool pages = false;
@@ -188,8 +191,8 @@ struct page *kf_dax_pages(struct kf_dax *of, u64 index, u64 most, u64 *count)
 	if (!IS_ENABLED(CONFIG_FS_DAX))
 		return ERR_PTR(-EOPNOTSUPP);
 	id = dax_read_lock();
-	ret = dax_direct_access(of->dax, PHYS_PFN(of->start) + index, min_t(u64, most, INT_MAX),
-				DAX_ACCESS, NULL, &pfn);
+	most = min(most, limit);
+	ret = dax_direct_access(of->dax, PHYS_PFN(of->start) + index, most, DAX_ACCESS, NULL, &pfn);
 	if (ret > 0) {
 		pages = pfn_valid(pfn) && is_zone_device_page(pfn_to_page(pfn));
 		map = pages ? get_dev_pagemap(pfn) : NULL;

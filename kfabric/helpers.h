@@ -203,8 +203,8 @@ struct file *kf_dax_file(struct kf_dax *of);
 u64 kf_dax_size(const struct kf_dax *of);
 /*
  * Returns page @index, and in @count the number of pages from there on that are contiguous, at most
- * @most. Returns an error pointer:
- * - -EHWPOISON if one of the @most pages has a known bad block;
+ * @most and 1 GiB. Returns an error pointer:
+ * - -EHWPOISON if one of these pages has a known bad block;
  * - -ENODEV if the device is being removed;
  * - -EOPNOTSUPP if the memory has no pages, or belongs to several devices.
  */

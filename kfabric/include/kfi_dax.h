@@ -90,7 +90,7 @@ int kfi_dax_open(const char *path, u64 access, kfi_dax_handler handler, struct k
  * @dax: the device
  * @offset: first byte, less than the device's size
  * @len: where the number of bytes is stored that follow contiguously from
- *	@offset on, or NULL
+ *	@offset on, at most 1 GiB, or NULL
  *
  * The address is valid while @dax is open. Stores by processors are durable after
  * arch_wb_cache_pmem() and pmem_wmb().

@@ -199,8 +199,7 @@ impl Args {
             (Target::Dax, Provider::Kshm, false) => (3000, 8),
             (Target::Dax, Provider::Kverbs, false) => (1000, 2),
             (_, _, false) => (300, 2),
-            (Target::Dax, _, true) => (100, 1),
-            (_, _, true) => (100, 0),
+            (_, _, true) => (100, 1),
         };
         Self {
             cuts,

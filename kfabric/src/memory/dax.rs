@@ -416,7 +416,8 @@ impl Device {
         unsafe { Memory::keep(source, pages, 0, len, self.0.writable) }
     }
 
-    /// Returns the page at byte `offset`, and the number of bytes from `offset` on that are contiguous.
+    /// Returns the page at byte `offset`, and the number of bytes from `offset` on that are contiguous, at
+    /// most 1 GiB.
     ///
     /// # Errors
     ///
