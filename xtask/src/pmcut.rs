@@ -11,6 +11,8 @@ mod area;
 mod check;
 mod log;
 pub mod message;
+#[cfg(test)]
+mod model;
 mod records;
 
 use crate::context::Context;
