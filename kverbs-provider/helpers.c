@@ -799,10 +799,14 @@ void kverbs_stay(void)
 	migrate_disable();
 }
 
+void kverbs_leave(void)
+{
+	migrate_enable();
+}
+
 void kverbs_durable_fence(void)
 {
 	pmem_wmb();
-	migrate_enable();
 }
 
 void kverbs_cond_resched(void)

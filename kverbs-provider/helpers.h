@@ -194,12 +194,10 @@ u32 kverbs_policy_driver(struct ib_device *dev);
 bool kverbs_writes_back(void);
 /* Writes the cache lines of bytes from the page's start plus @offset on back, without a fence. */
 void kverbs_write_back(const struct page *page, size_t offset, size_t len);
-/* Keeps the task on its processor, until kverbs_durable_fence(). The task may sleep. */
+/* Keeps the task on its processor, until kverbs_leave(). The task may sleep. */
 void kverbs_stay(void);
-/*
- * Waits until the write-backs of this processor have reached the persistence domain, and ends
- * kverbs_stay().
- */
+void kverbs_leave(void);
+/* Waits until the write-backs of this processor have reached the persistence domain. */
 void kverbs_durable_fence(void);
 void kverbs_cond_resched(void);
 

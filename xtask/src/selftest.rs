@@ -102,10 +102,11 @@ pub struct Args {
 fn places(bug: SeedBug) -> &'static [Place] {
     match bug {
         SeedBug::UnaccountedAllocation | SeedBug::UnknownOpens | SeedBug::PageUnderLock => &[ONE],
-        SeedBug::PmemNoWriteBack | SeedBug::PmemLastLine | SeedBug::PmemWrongRange => {
-            &[POWER_CUT, POWER_CUT_VERBS]
-        }
-        SeedBug::PmemNoFence | SeedBug::PmemEarlyAnswer => &[POWER_CUT],
+        SeedBug::PmemNoWriteBack
+        | SeedBug::PmemNoFence
+        | SeedBug::PmemEarlyAnswer
+        | SeedBug::PmemLastLine
+        | SeedBug::PmemWrongRange => &[POWER_CUT, POWER_CUT_VERBS],
         SeedBug::PmemEarlyCommit => &[POWER_CUT_VERBS],
         SeedBug::DiskEarlyFlush => &[POWER_CUT_DISK],
         SeedBug::DeviceNoFlush => &[POWER_CUT_VIRTIO],

@@ -60,8 +60,12 @@ impl Flush {
 
 impl Drop for Flush {
     fn drop(&mut self) {
+        if !cfg!(kfabric_seed_bug = "pmem-no-fence") {
+            // SAFETY: The function has no preconditions.
+            unsafe { raw::kverbs_durable_fence() }
+        }
         // SAFETY: By the type invariant the task called `kverbs_stay()`.
-        unsafe { raw::kverbs_durable_fence() }
+        unsafe { raw::kverbs_leave() }
     }
 }
 
