@@ -430,7 +430,11 @@ fn different_values(side: &Side, region: u64, flags: u32) -> Result<(usize, i32)
     let mut had = HashSet::new();
     let slot = match side.dev.key_alloc_for(region, ep.handle, 1) {
         Ok(slots) => slots[0],
-        Err(e) => return Ok((0, e.errno.0)),
+        Err(e) => {
+            // Its group holds back regions, of which the device has few.
+            side.dev.close(ep.handle)?;
+            return Ok((0, e.errno.0));
+        }
     };
     let end = loop {
         ensure!(had.len() < MOST, "the device has many more values");
