@@ -55,12 +55,18 @@ impl Budget {
         }
     }
 
-    /// Returns the number of bytes to copy now, of the `left` ones.
+    /// Returns the number of bytes to copy now, of the `left` ones; 0 if they exceed the budget. A part is
+    /// never shorter than that: so parts begin at multiples of [`CHUNK`] from the first byte, and divide
+    /// no word of a durable write that begins at a word.
     pub(crate) fn chunk(&mut self, left: u64) -> u64 {
+        let n = left.min(CHUNK);
         if self.own {
-            return left.min(CHUNK);
+            return n;
         }
-        let n = left.min(CHUNK).min(self.bytes);
+        if n > self.bytes {
+            self.bytes = 0;
+            return 0;
+        }
         self.bytes -= n;
         n
     }
