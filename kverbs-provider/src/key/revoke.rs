@@ -71,6 +71,7 @@ fn slot_of(slot: &dyn KeyOps) -> Option<&KeySlot> {
 
 /// Revokes the slot's key by deregistration.
 fn deregister(slot: &KeySlot) {
+    let _ending = slot.ending();
     slot.revoke(&mut slot.place.lock());
 }
 
@@ -94,6 +95,7 @@ fn invalidate(live: &Live<'_>, group: &Group, slots: &[&dyn KeyOps]) {
 impl KeySlot {
     /// Returns the value of the slot's key, if it is by fast registration.
     fn fast_key(&self) -> Option<u32> {
+        let _ending = self.ending();
         match &self.place.lock().state {
             State::Fast(mr) => Some(mr.rkey()),
             _ => None,

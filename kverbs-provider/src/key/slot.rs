@@ -1,7 +1,13 @@
 // SPDX-License-Identifier: GPL-2.0
 //! Key slots: their states, the region in reserve, and revoking a key.
 
-use core::any::Any;
+use core::{
+    any::Any,
+    sync::atomic::{
+        AtomicU32,
+        Ordering, //
+    }, //
+};
 use kernel::{
     bindings,
     impl_has_delayed_work,
@@ -121,6 +127,9 @@ impl Slot {
 pub(crate) struct KeySlot {
     #[pin]
     pub(super) place: Mutex<Slot>,
+    /// Number of tasks that end the key, or wait for the lock to do so. Commits then leave the lock to
+    /// them.
+    ending: AtomicU32,
     pub(super) mem: Arc<Memory>,
     /// Keeps the registration for local use as long as the slot.
     _region: Arc<dyn RegionOps>,
@@ -147,7 +156,28 @@ impl WorkItem for KeySlot {
     }
 }
 
+/// Keeps commits from taking a slot's lock, until this is dropped.
+pub(super) struct Ending<'a>(&'a AtomicU32);
+
+impl Drop for Ending<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
 impl KeySlot {
+    /// Begins the end of the key, before the lock is taken. A commit that takes the lock again for each of
+    /// its stretches could otherwise keep a waiting task out until its end.
+    pub(super) fn ending(&self) -> Ending<'_> {
+        self.ending.fetch_add(1, Ordering::Relaxed);
+        Ending(&self.ending)
+    }
+
+    /// Returns whether a task ends the key.
+    pub(super) fn is_ending(&self) -> bool {
+        self.ending.load(Ordering::Relaxed) != 0
+    }
+
     /// Revokes the key by deregistration, if the slot has one.
     pub(super) fn revoke(&self, slot: &mut Slot) {
         match core::mem::replace(&mut slot.state, State::Free(None)) {
@@ -388,6 +418,7 @@ impl Regions for Tried<'_> {
 
 impl Resource for KeySlot {
     fn device_gone(&self) {
+        let _ending = self.ending();
         let mut slot = self.place.lock();
         self.revoke(&mut slot);
         self.free_reserve(&mut slot);
@@ -431,6 +462,7 @@ impl Key {
                 },
                     "kverbs_key"
                 ),
+                ending: AtomicU32::new(0),
                 mem,
                 _region: region,
                 group,
@@ -493,6 +525,7 @@ impl KeyOps for Key {
     fn revoke(&self, last: bool) {
         let inner = &self.inner;
         if last {
+            let _ending = inner.ending();
             inner.revoke(&mut inner.place.lock());
         } else {
             revoke_one(self);

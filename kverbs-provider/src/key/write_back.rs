@@ -3,8 +3,8 @@
 //!
 //! A commit names the key by its value. The search goes through the keys of the connection's group
 //! alone, in the group's index. The slot's lock is the gate: a revocation takes it too, so it waits
-//! for one stretch of [`STRETCH`] bytes at most. A commit does not wait for the lock, whose owner may
-//! wait for memory.
+//! for one stretch of [`STRETCH`] bytes at most: while it waits, no commit takes the lock again
+//! ([`KeySlot::is_ending`]). A commit does not wait for the lock, whose owner may wait for memory.
 
 use kernel::sync::Arc;
 
@@ -79,6 +79,9 @@ impl KeySlot {
         range: &Range,
         done: u64,
     ) -> Option<Result<u64, Unwritten>> {
+        if self.is_ending() {
+            return Some(Err(Unwritten::Busy));
+        }
         let Some(slot) = self.place.try_lock() else {
             return Some(Err(Unwritten::Busy));
         };
