@@ -176,13 +176,13 @@ fn target(ctx: &mut Ctx) -> Result<()> {
         if all != whole * WHOLE {
             best = best.min(wait);
         }
-        if best <= WHOLE / 4 {
+        if best <= WHOLE / 2 {
             break;
         }
     }
     eprintln!("{seen:?}");
     ensure!(
-        best <= WHOLE / 4,
+        best <= WHOLE / 2,
         "a revocation waits for commits: {seen:?}"
     );
     drop(count);
