@@ -105,6 +105,7 @@ impl KeySlot {
     /// Completes the revocation of the slot's key, if it is by fast registration. The device has
     /// invalidated the key.
     fn invalidated(&self) {
+        let _ending = self.ending();
         let mut slot = self.place.lock();
         match core::mem::replace(&mut slot.state, State::Free(None)) {
             State::Fast(mr) => {
