@@ -452,6 +452,9 @@ fn different_values(side: &Side, region: u64) -> Result<(usize, i32)> {
 /// P4: over a device with 15 regions, and so 3,840 key values, a strict endpoint gets `ENOSPC` when there
 /// is no unused value, also if the old values have rested.
 fn few_values(ctx: &mut Ctx) -> Result<()> {
+    // Earlier tests have used values of the same regions.
+    unload("kverbs")?;
+    load("kverbs")?;
     let fake = Fake::with(profile::find("ionic")?)?;
     fake.set("index_bits=4")?;
     let rest = Parameter::set("/sys/module/kverbs/parameters/key_rest_s", "0")?;
@@ -459,11 +462,11 @@ fn few_values(ctx: &mut Ctx) -> Result<()> {
         let side = Side::open(ctx)?;
         let buf = Buf::new(PAGE as usize)?;
         let region = side.reg(&buf, LOCAL | REMOTE)?.handle;
-        for _ in 0..2 {
+        for least in [1024, 0] {
             let (count, ended) = different_values(&side, region)?;
             eprintln!("{count} values");
             ensure!(
-                ended == libc::ENOSPC && count <= 3840,
+                ended == libc::ENOSPC && (least..=3840).contains(&count),
                 "errno {ended} after {count} values"
             );
         }
