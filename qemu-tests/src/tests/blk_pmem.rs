@@ -692,7 +692,7 @@ fn earlier(ctx: &mut Ctx) -> Result<()> {
 
 /// Returns a thread that writes and flushes until an error, which it returns. Commits have
 /// succeeded.
-pub(super) fn writer(path: &Path) -> Result<std::thread::JoinHandle<std::io::Error>> {
+fn writer(path: &Path) -> Result<std::thread::JoinHandle<std::io::Error>> {
     let disk = Disk::open(path)?;
     let map = Map::anon(MIB)?;
     let before = count()?;
@@ -765,15 +765,21 @@ fn unbound(ctx: &mut Ctx) -> Result<()> {
         nvdimm.end()?;
         return loaded.end(ctx);
     }
+    writing_disk_fails(ctx, "unbound")?;
+    loaded.end(ctx)
+}
+
+/// A disk writes until its export has ended, after which the target comes to the barrier `ended`. The
+/// write fails.
+pub(super) fn writing_disk_fails(ctx: &mut Ctx, ended: &str) -> Result<()> {
     ctx.barrier("exported")?;
     let options = ["--ctrl-loss-tmo", "3", "--reconnect-delay", "1"];
     let path = connect(ctx, NAME, &options)?;
     let writer = writer(&path)?;
     ctx.barrier("writing")?;
-    ctx.barrier("unbound")?;
+    ctx.barrier(ended)?;
     let e = writer.join().map_err(|_| anyhow::anyhow!("it panicked"))?;
     ensure!(e.raw_os_error() == Some(libc::EIO), "{e}");
     disconnect_used(NAME)?;
-    ctx.barrier("failed")?;
-    loaded.end(ctx)
+    ctx.barrier("failed")
 }

@@ -7,12 +7,10 @@
 
 use super::blk_events::Log;
 use super::blk_liar::{hello, stranger, written, Liar};
-use super::blk_pmem::{export, writer, Nvdimm};
+use super::blk_pmem::{export, writing_disk_fails, Nvdimm};
 use super::key_seen::counters;
 use super::pmem_poison::FAIL;
-use crate::disk::{
-    connect, disconnect, disconnect_used, kfi, show, write_filled, Disk, Loaded, MIB, NAME,
-};
+use crate::disk::{connect, disconnect, kfi, show, write_filled, Disk, Loaded, MIB, NAME};
 use crate::harness::guest::{run, until};
 use crate::harness::{Ctx, Test, NETNS, SHM, TWO};
 use crate::pair::WAIT;
@@ -86,16 +84,7 @@ fn writes(ctx: &mut Ctx) -> Result<()> {
         nvdimm.end()?;
         return loaded.end(ctx);
     }
-    ctx.barrier("exported")?;
-    let options = ["--ctrl-loss-tmo", "3", "--reconnect-delay", "1"];
-    let path = connect(ctx, NAME, &options)?;
-    let writer = writer(&path)?;
-    ctx.barrier("writing")?;
-    ctx.barrier("ended")?;
-    let e = writer.join().map_err(|_| anyhow::anyhow!("it panicked"))?;
-    ensure!(e.raw_os_error() == Some(libc::EIO), "{e}");
-    disconnect_used(NAME)?;
-    ctx.barrier("failed")?;
+    writing_disk_fails(ctx, "ended")?;
     ctx.barrier("exported again")?;
     let path = connect(ctx, NAME, &[])?;
     write_filled(&Disk::open(&path)?, &Map::anon(MIB)?, 0, MIB, 5)?;
