@@ -345,6 +345,7 @@ static bool kf_is_poisoned(struct page *page, unsigned long count)
 		if (folio_test_hwpoison(folio))
 			return true;
 		at = folio_pfn(folio) + folio_nr_pages(folio);
+		cond_resched();
 	}
 	return false;
 }
@@ -374,6 +375,7 @@ unsigned int kf_page_facts(struct page *page, unsigned long count)
 			return 0;
 		}
 		at = ALIGN(at + 1, PAGES_PER_SUBSECTION);
+		cond_resched();
 	} while (at < end);
 	if (region_intersects(PFN_PHYS(pfn), count << PAGE_SHIFT, IORESOURCE_MEM,
 			      IORES_DESC_PERSISTENT_MEMORY) == REGION_INTERSECTS)
@@ -383,57 +385,25 @@ unsigned int kf_page_facts(struct page *page, unsigned long count)
 	return facts;
 }
 
-static struct dev_pagemap *kf_device_of(unsigned long pfn)
-{
-	struct page *page = pfn_to_page(pfn);
-
-	return is_zone_device_page(page) ? page_pgmap(page) : NULL;
-}
-
-void kf_release_devices(struct page *page, unsigned long count)
-{
-	unsigned long at = page_to_pfn(page), end = at + count;
-	struct dev_pagemap *held = NULL;
-
-	do {
-		struct dev_pagemap *device = kf_device_of(at);
-
-		/* A device's last reference is dropped after its last page has been looked at. */
-		if (device != held) {
-			put_dev_pagemap(held);
-			held = device;
-		}
-		at = ALIGN(at + 1, PAGES_PER_SUBSECTION);
-		cond_resched();
-	} while (at < end);
-	put_dev_pagemap(held);
-}
-
 /*
  * A pin does not keep the driver of device-dax memory from being unbound, which frees the
- * descriptors of the pages. A reference of the device does: the unbinding waits for it. Returns
- * false, and holds nothing, if a device is being unbound.
+ * descriptors of the pages. A reference of the device does: the unbinding waits for it. The
+ * descriptor may be gone already, so it is not accessed.
  */
-bool kf_hold_devices(struct page *page, unsigned long count)
+bool kf_hold_device(struct page *page, struct dev_pagemap **device)
 {
-	unsigned long start = page_to_pfn(page), end = start + count, at = start;
-	struct dev_pagemap *held = NULL;
+	unsigned long pfn = page_to_pfn(page);
 
-	do {
-		struct dev_pagemap *device = kf_device_of(at);
+	*device = NULL;
+	if (pfn_to_online_page(pfn))
+		return true;
+	*device = get_dev_pagemap(pfn);
+	return *device;
+}
 
-		if (device != held) {
-			if (device && !get_dev_pagemap(at)) {
-				if (at > start)
-					kf_release_devices(page, at - start);
-				return false;
-			}
-			held = device;
-		}
-		at = ALIGN(at + 1, PAGES_PER_SUBSECTION);
-		cond_resched();
-	} while (at < end);
-	return true;
+void kf_release_device(struct dev_pagemap *device)
+{
+	put_dev_pagemap(device);
 }
 
 void kf_log_dax_file(void)

@@ -88,15 +88,15 @@ void *kf_page_address(const struct page *page);
 #define KF_PAGES_FOR_FILES	2	/* ... that file systems can use */
 #define KF_PAGES_PERSISTENT	4	/* the platform describes the run as persistent memory */
 #define KF_PAGES_POISONED	8	/* a page of a DAX device is known to be bad */
-/* Returns the properties of @count contiguous pages. The caller keeps the pages. Does not sleep. */
+/* Returns the properties of @count contiguous pages. The caller keeps the pages. May sleep. */
 unsigned int kf_page_facts(struct page *page, unsigned long count);
 /*
- * Keeps the DAX devices of @count contiguous pages, if there are any, from being removed. Returns
- * false if one is being removed. The caller keeps the pages. May sleep.
+ * Keeps the DAX device of a page that was pinned just now from being removed, until
+ * kf_release_device(). Stores the device, or NULL for system RAM. Returns false if the device is
+ * being removed: the page's descriptor must not be accessed.
  */
-bool kf_hold_devices(struct page *page, unsigned long count);
-/* Undoes kf_hold_devices() for the same pages. May sleep. */
-void kf_release_devices(struct page *page, unsigned long count);
+bool kf_hold_device(struct page *page, struct dev_pagemap **device);
+void kf_release_device(struct dev_pagemap *device);
 /* Logs that memory of a file on a DAX file system cannot be registered. */
 void kf_log_dax_file(void);
 void kf_unpin_range(struct page *page, unsigned long npages, bool dirty);

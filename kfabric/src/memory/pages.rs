@@ -74,9 +74,12 @@ pub struct Segment {
 
 /// Origin of the pages, which decides how they are released.
 pub(super) enum Source {
-    /// Pinned one by one; marked dirty at the unpin if `dirty` is set. The devices of the first `held`
-    /// runs cannot be removed meanwhile.
-    Pinned { dirty: bool, held: usize },
+    /// Pinned one by one; marked dirty at the unpin if `dirty` is set.
+    Pinned {
+        dirty: bool,
+        /// The DAX devices of the pages, each once.
+        devices: KVec<Device>,
+    },
     /// Owned pages.
     Owned(#[expect(dead_code, reason = "held for its Drop")] KVVec<Page>),
     /// Owned pages, allocated in blocks.
@@ -87,6 +90,38 @@ pub(super) enum Source {
     Dax(Arc<Opened>),
     /// No pages: attach-on-assign.
     Placeholder,
+}
+
+/// A DAX device that cannot be removed meanwhile.
+///
+/// # Invariants
+///
+/// The value owns a reference to the device's memory map.
+#[derive(PartialEq)]
+pub(super) struct Device(NonNull<bindings::dev_pagemap>);
+
+impl Device {
+    /// Returns the device of a page that was pinned just now, or `None` for system RAM.
+    ///
+    /// # Errors
+    ///
+    /// - `ENODEV` if the device is being removed. The page's descriptor must not be accessed.
+    pub(super) fn of(page: NonNull<bindings::page>) -> Result<Option<Self>> {
+        let mut device = ptr::null_mut();
+        // SAFETY: `device` is writable. The function does not access the page.
+        if !unsafe { sys::kf_hold_device(page.as_ptr(), &mut device) } {
+            return Err(ENODEV);
+        }
+        // INVARIANT: The call has returned a reference.
+        Ok(NonNull::new(device).map(Self))
+    }
+}
+
+impl Drop for Device {
+    fn drop(&mut self) {
+        // SAFETY: By the type invariant the value owns the reference.
+        unsafe { sys::kf_release_device(self.0.as_ptr()) }
+    }
 }
 
 /// Physically contiguous pages from one allocation.
@@ -127,8 +162,8 @@ pub trait Lender: Send + Sync {}
 ///
 /// # Invariants
 ///
-/// - With [`Source::Pinned`] every page of `runs` is pinned once, and unpinned by the drop; the devices of
-///   the first `held` runs are held, and released by the drop.
+/// - With [`Source::Pinned`] every page of `runs` is pinned once, and unpinned by the drop. The pages'
+///   DAX devices are in `devices`, which is dropped later.
 /// - With [`Source::Owned`] and [`Source::Blocks`] the runs are those of the owned pages.
 /// - With [`Source::Lent`] and [`Source::Dax`] the pages stay valid until the lender or the device is
 ///   dropped.
@@ -141,7 +176,7 @@ pub(super) struct Pages {
 
 impl Pages {
     /// Appends a page. On failure the caller still owns the page.
-    pub(super) fn push(&mut self, page: NonNull<bindings::page>) -> Result {
+    fn push(&mut self, page: NonNull<bindings::page>) -> Result {
         if let Some(last) = self.runs.last_mut() {
             // SAFETY: Both are pages of the kernel's memory map.
             let (a, b) = unsafe {
@@ -169,22 +204,36 @@ impl Pages {
 }
 
 impl Pages {
-    /// Keeps the devices of pinned pages from being removed until the drop.
+    /// Appends a page that was pinned just now, and takes over its pin. The pin is released on failure,
+    /// unless the page's device is being removed.
     ///
     /// # Errors
     ///
-    /// - `ENODEV` if a device is being removed.
-    pub(super) fn hold_devices(&mut self) -> Result {
-        let Source::Pinned { held, .. } = &mut self.source else {
+    /// - `ENODEV` if the device is being removed. Removals do not wait for pins.
+    pub(super) fn push_pinned(&mut self, page: NonNull<bindings::page>) -> Result {
+        let mut device = Device::of(page)?;
+        let pushed = self.keep(&mut device).and_then(|()| self.push(page));
+        if pushed.is_err() {
+            // SAFETY: The page is pinned, and `self` has not taken over its pin. `device` or `self` holds
+            // its device.
+            unsafe { sys::kf_unpin_range(page.as_ptr(), 1, false) };
+        }
+        pushed
+    }
+
+    /// Takes `device` over, unless it is held already.
+    fn keep(&mut self, device: &mut Option<Device>) -> Result {
+        let Source::Pinned { devices, .. } = &mut self.source else {
             return Ok(());
         };
-        for run in self.runs.get(*held..).unwrap_or_default() {
-            // SAFETY: By the type invariant the run's pages are pinned.
-            if !unsafe { sys::kf_hold_devices(run.page.as_ptr(), run.pages) } {
-                return Err(ENODEV);
+        if device
+            .as_ref()
+            .is_some_and(|device| !devices.contains(device))
+        {
+            devices.reserve(1, GFP_KERNEL_ACCOUNT)?;
+            if let Some(device) = device.take() {
+                devices.push(device, GFP_KERNEL_ACCOUNT)?;
             }
-            // INVARIANT: The run's devices are held since the call above.
-            *held += 1;
         }
         Ok(())
     }
@@ -241,19 +290,15 @@ impl range::Run for Run {
 
 impl Drop for Pages {
     fn drop(&mut self) {
-        let Source::Pinned { dirty, held } = self.source else {
+        let Source::Pinned { dirty, .. } = self.source else {
             return;
         };
-        let runs = self.runs.iter().enumerate();
+        let runs = self.runs.iter();
         #[cfg(kfabric_seed_bug = "missing-unpin")]
         let runs = runs.skip(1);
-        for (i, run) in runs {
+        for run in runs {
             // SAFETY: By the type invariant the run's pages are pinned, and `self` owns the pins.
             unsafe { sys::kf_unpin_range(run.page.as_ptr(), run.pages, dirty) };
-            if i < held {
-                // SAFETY: By the type invariant the run's devices are held, and `self` owns the references.
-                unsafe { sys::kf_release_devices(run.page.as_ptr(), run.pages) };
-            }
             // SAFETY: Regions are dropped in process context, which may sleep.
             unsafe { sys::kf_cond_resched() };
         }

@@ -46,7 +46,7 @@ fn pin(start: usize, count: usize, writable: bool) -> Result<Pages> {
         count: 0,
         source: Source::Pinned {
             dirty: writable,
-            held: 0,
+            devices: KVec::new(),
         },
     };
     let mut flags = bindings::FOLL_LONGTERM;
@@ -81,23 +81,16 @@ fn pin(start: usize, count: usize, writable: bool) -> Result<Pages> {
         }
         // CAST: `got` is positive, as checked above.
         let got = &batch[..got as usize];
-        for (i, page) in got.iter().enumerate() {
+        let mut pushed = Ok(());
+        for page in got {
             // INVARIANT: The call has just pinned the page, and `pages` takes over the pin.
-            let pushed = NonNull::new(*page)
-                .ok_or(EFAULT)
-                .and_then(|page| pages.push(page));
-            if let Err(e) = pushed {
-                for page in &got[i..] {
-                    // SAFETY: The page was pinned just now, and `pages` has not taken over its pin.
-                    unsafe { sys::kf_unpin_range(*page, 1, false) };
-                }
-                return Err(e);
-            }
+            let page = NonNull::new(*page).ok_or(EFAULT);
+            pushed = pushed.and(page.and_then(|page| pages.push_pinned(page)));
         }
+        pushed?;
         // SAFETY: This runs in a system call and holds no lock.
         unsafe { sys::kf_cond_resched() };
     }
-    pages.hold_devices()?;
     Ok(pages)
 }
 
