@@ -94,19 +94,25 @@ const WRONG_KEYS: usize = 8;
 const REFUSED_MAX: u32 = 4096;
 /// Durable ranges after which the oldest wrong key is forgotten.
 const FORGIVE: u32 = 256;
+/// Least seconds from one forgotten key to the next.
+const FORGIVE_SECONDS: u32 = 2;
 
 /// The refused ranges of a peer's commits on one connection.
 ///
 /// A refused commit keeps its connection, unlike other accesses, because the key may have been revoked
 /// after the writes. So a peer could guess keys by commits. This count ends the connection with the
 /// eighth wrong key. Many writes may be in flight with a key when it is revoked, so these count as one
-/// wrong key. Durable ranges let the count forget keys, so that a connection may live long.
+/// wrong key. Durable ranges let the count forget keys, so that a connection may live long. A peer with
+/// one key can have as many durable ranges as it likes, so keys are forgotten slowly: a peer
+/// that guesses gets on faster by new connections.
 #[derive(Default)]
 pub struct Refusals {
     keys: [u64; WRONG_KEYS],
     count: usize,
     refused: u32,
     durable: u32,
+    /// Second at which a key was forgotten last.
+    forgave: u32,
 }
 
 impl Refusals {
@@ -127,10 +133,16 @@ impl Refusals {
         self.is_over()
     }
 
-    /// Counts a durable range.
-    pub fn succeed(&mut self) {
-        self.durable += 1;
-        if self.durable >= FORGIVE && !self.is_over() {
+    /// Counts a durable range of at least one byte. `now` returns the second of a clock that never
+    /// goes back.
+    pub fn succeed(&mut self, now: impl FnOnce() -> u32) {
+        self.durable = self.durable.saturating_add(1);
+        if self.durable < FORGIVE || self.refused == 0 || self.is_over() {
+            return;
+        }
+        let now = now();
+        if now.wrapping_sub(self.forgave) >= FORGIVE_SECONDS {
+            self.forgave = now;
             self.durable = 0;
             self.refused /= 2;
             self.count = self.count.saturating_sub(1);

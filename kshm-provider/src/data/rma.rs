@@ -15,12 +15,19 @@ use super::{
 };
 use crate::sys::mem;
 use kfabric::{
+    auth,
     op::Outcome,
     uapi::{
         KFI_REMOTE_READ,
         KFI_REMOTE_WRITE, //
     }, //
 };
+
+/// Returns the time of a clock that never goes back, in seconds.
+fn seconds() -> u32 {
+    // CAST: Keeps the low half.
+    (auth::now_ns() / 1_000_000_000) as u32
+}
 
 impl<E: Owner> DataPath<E> {
     /// Executes a part of a write. Returns `None` if more parts follow.
@@ -97,7 +104,7 @@ impl<E: Owner> DataPath<E> {
                 return None;
             }
             // Once: a commit of no bytes proves no key, and one that waits for a receive comes again.
-            self.refusals.lock().succeed();
+            self.refusals.lock().succeed(seconds);
         }
         Some(Self::notify(peer, op, 0))
     }

@@ -26,6 +26,7 @@ use super::{
 use crate::{
     data::level,
     ib::{
+        self,
         cm::{
             CmHandler,
             CmId,
@@ -45,6 +46,7 @@ use kfabric::{
         commit::{
             Ends,
             Hello,
+            Range,
             Refusals,
             Status, //
         },
@@ -163,12 +165,14 @@ impl<H: Owner> Channels<H> {
         self.member.as_ref().map(Member::user)
     }
 
-    /// Counts a range of the peer's commits with its key. Returns whether the connection must end.
-    pub(super) fn judged(&self, key: u64, status: Status) -> bool {
+    /// Counts a range of the peer's commits. Returns whether the connection must end.
+    pub(super) fn judged(&self, range: &Range, status: Status) -> bool {
         let mut refusals = self.refusals.lock();
         match status {
-            Status::Refused | Status::Revoked => return refusals.refuse(key),
-            Status::Durable => refusals.succeed(),
+            Status::Refused | Status::Revoked => return refusals.refuse(range.key),
+            // A range of no bytes asks for nothing.
+            Status::Durable if range.len == 0 => {}
+            Status::Durable => refusals.succeed(ib::seconds),
             Status::Unsupported | Status::Closing => {}
         }
         refusals.is_over()

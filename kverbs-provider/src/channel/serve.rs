@@ -141,8 +141,8 @@ impl Serving {
 
     /// Records the status of the next range.
     fn judge<H: Owner>(&mut self, channel: &Channel<H>, status: Status) -> Result {
-        let key = self.ranges[self.judged].key;
-        if channel.conn.channels().judged(key, status) {
+        let range = &self.ranges[self.judged];
+        if channel.conn.channels().judged(range, status) {
             H::distrust(&channel.conn);
             return Err(EACCES);
         }

@@ -276,15 +276,28 @@ fn eight_wrong_keys_end_a_connection_and_two_revoked_ones_do_not() {
 }
 
 #[test]
-fn durable_ranges_let_a_connection_forget_wrong_keys() {
+fn durable_ranges_let_a_connection_forget_a_wrong_key_every_two_seconds() {
     let mut long = Refusals::default();
     for key in 1..1000 {
         assert!(!long.refuse(key));
-        (0..256).for_each(|_| long.succeed());
+        let now = 2 * u32::try_from(key).unwrap();
+        (0..256).for_each(|_| long.succeed(|| now));
     }
     // A connection that must end stays so.
     let mut over = Refusals::default();
     assert!((1..=8).any(|key| over.refuse(key)));
-    (0..1000).for_each(|_| over.succeed());
+    (0..1000).for_each(|now| over.succeed(|| now));
     assert!(over.is_over());
+}
+
+#[test]
+fn durable_ranges_without_number_let_no_peer_guess_faster() {
+    let mut guesses = Refusals::default();
+    let guess = |key: u64| {
+        let second = u32::try_from(key / 1000).unwrap();
+        (0..1000).for_each(|_| guesses.succeed(|| second));
+        guesses.refuse(key)
+    };
+    let tried = (1..1000).map(guess).take_while(|over| !over).count() + 1;
+    assert!(tried <= 9, "{tried} guesses in a second");
 }
