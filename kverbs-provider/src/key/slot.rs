@@ -447,7 +447,7 @@ impl Key {
         let live = device.enter()?;
         let charge = group.pd()?.charge(&live)?;
         let commits = persist::is_allowed() && level::can_be_durable(device.ib());
-        let entry = Entry::new(commits)?;
+        let entry = group.index().entry(commits)?;
         let inner = Arc::pin_init(
             pin_init!(KeySlot {
                 place <- new_mutex!(

@@ -6,7 +6,7 @@
 //! completions, order, refusals and that the connection stays.
 
 use super::pmem::{want, Device, MAPPED};
-use super::pmem_verbs::COMMIT;
+use super::pmem_verbs::{persistent, COMMIT};
 use super::refused;
 use crate::buf::Buf;
 use crate::harness::caps::ARRIVED_WRITES;
@@ -17,6 +17,7 @@ use crate::sys::Errno;
 use anyhow::{ensure, Context, Result};
 use kfabric::{RemoteMem, Written};
 use kfabric_uapi::*;
+use std::time::Instant;
 
 /// The topic's tests.
 pub const TESTS: &[Test] = &[
@@ -35,9 +36,20 @@ pub const TESTS: &[Test] = &[
     Test::pair("pmem.p10_guesses_by_commits_end_the_connection", guesses)
         .on(SHM | NETNS)
         .needs(ARRIVED_WRITES),
+    Test::pair(
+        "pmem.p10_guesses_between_durable_commits_end_the_connection",
+        slow_guesses,
+    )
+    .on(SHM | NETNS)
+    .needs(ARRIVED_WRITES),
     Test::pair("pmem.p10_hostile_commits_are_refused", hostile)
         .on(SHM | NETNS)
         .needs(ARRIVED_WRITES),
+    Test::pair(
+        "pmem.commit_under_key_from_before_durability_keeps_the_connection",
+        early,
+    )
+    .on(NETNS),
     Test::pair(
         "pmem.commit_on_domain_without_durability_is_refused",
         absent,
@@ -305,6 +317,73 @@ fn guesses(ctx: &mut Ctx) -> Result<()> {
     pair.side.event(KFI_SHUTDOWN)?;
     refused(pair.post(part(9, &to, 0, 8)), libc::ENOTCONN, "a commit")?;
     ctx.barrier("guessed")?;
+    ctx.barrier("end")
+}
+
+/// Commits of a byte at once.
+const MANY: usize = 32;
+
+/// A key that is valid proves nothing about the others: it does not let a peer guess faster than the
+/// target forgets wrong keys.
+fn slow_guesses(ctx: &mut Ctx) -> Result<()> {
+    if ctx.first() {
+        let (pair, _there, _) = target(ctx)?;
+        ctx.barrier("guessed")?;
+        pair.side.event(KFI_SHUTDOWN)?;
+        return ctx.barrier("end");
+    }
+    let (pair, to) = initiator(ctx)?;
+    let start = Instant::now();
+    let mut guesses = 0;
+    loop {
+        for _ in 0..256 / MANY {
+            let one = part(1, &to, 0, 1);
+            pair.side.dev.submit(pair.ep, &[one; MANY])?;
+            for _ in 0..MANY {
+                pair.wait_context(1)?;
+            }
+        }
+        guesses += 1;
+        pair.post(op::commit(2, to.addr, to.key ^ guesses << 20, 8))?;
+        if pair.wait_err()? != libc::EKEYREVOKED {
+            break;
+        }
+        // One key of eight is forgotten every two seconds.
+        let fair = 8 + start.elapsed().as_secs() / 2 + 1;
+        ensure!(
+            guesses <= fair,
+            "{guesses} guesses in {:?}",
+            start.elapsed()
+        );
+    }
+    pair.side.event(KFI_SHUTDOWN)?;
+    ctx.barrier("guessed")?;
+    ctx.barrier("end")
+}
+
+/// The index of keys lacks slots from the time without durable writes. A commit under such a key is
+/// not one under a revoked key.
+fn early(ctx: &mut Ctx) -> Result<()> {
+    if ctx.first() {
+        let map = Device::Nvdimm.map()?;
+        let side = Side::open(ctx)?;
+        let region = persistent(&side, &map, &[])?;
+        std::fs::write(COMMIT, "N").context(COMMIT)?;
+        let exported = side.export(region, 0, 4096, REMOTE);
+        std::fs::write(COMMIT, "Y").context(COMMIT)?;
+        let (_, mine) = exported?;
+        let _pair = Pair::on(ctx, side, &Opts::default())?;
+        ctx.ctl.send(&mine)?;
+        ctx.barrier("tried")?;
+        return ctx.barrier("end");
+    }
+    let (pair, to) = initiator(ctx)?;
+    for _ in 0..20 {
+        pair.post(part(1, &to, 0, 8))?;
+        let err = pair.wait_err()?;
+        ensure!(err == libc::EOPNOTSUPP, "{}", Errno(err));
+    }
+    ctx.barrier("tried")?;
     ctx.barrier("end")
 }
 
