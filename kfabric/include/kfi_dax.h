@@ -92,8 +92,10 @@ int kfi_dax_open(const char *path, u64 access, kfi_dax_handler handler, struct k
  * @len: where the number of bytes is stored that follow contiguously from
  *	@offset on, at most 1 GiB, or NULL
  *
- * The address is valid while @dax is open. Stores by processors are durable after
- * arch_wb_cache_pmem() and pmem_wmb().
+ * The address is valid while @dax is open. If memory of the device can be
+ * registered with KFI_RMA_PMEM, stores by processors are durable after
+ * arch_wb_cache_pmem() and pmem_wmb(). Otherwise only a flush of the block device
+ * makes them durable.
  *
  * Context: process; may sleep.
  *

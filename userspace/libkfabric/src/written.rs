@@ -18,7 +18,8 @@ pub struct WrittenFull;
 /// commits of the ranges that [`Written::take`] returns. All of the writes are durable when all of these
 /// commits have completed without an error. A range is noted again if its commit was not posted, or
 /// completed with an error. Before a key is revoked, its ranges are committed or forgotten: the peer ends a
-/// connection after commits under eight keys that have ended.
+/// connection after commits under eight keys that have ended, of which it forgets one every two seconds at
+/// most.
 #[derive(Clone, Debug, Default)]
 pub struct Written(written::Written<{ Written::RANGES }>);
 

@@ -254,7 +254,7 @@ fn main() -> Result<()> {
         ["create", address, port, ..] => Log::open(&hints(3), address, port.parse()?)?.create(),
         ["show", address, port, ..] => show(Log::open(&hints(3), address, port.parse()?)?),
         _ => Err(
-            "usage: kfi-pmlog serve DEVICE | create | append | show ADDRESS PORT [PROVIDER]".into(),
+            "usage: kfi-pmlog serve DEVICE, or kfi-pmlog create|append|show ADDRESS PORT [PROVIDER]".into(),
         ),
     }
 }
