@@ -275,9 +275,10 @@ impl Ledger {
         if half.live != 0 {
             return Err(Draw::Spent);
         }
-        // Seconds are rounded down: only if the difference is greater, the time has passed.
+        // Seconds are rounded down: only if the difference is greater, the time has passed. No time has
+        // always passed.
         let rested = age(terms.now, half.ended);
-        if rested <= terms.rest {
+        if rested <= terms.rest && terms.rest != 0 {
             let in_epoch = rested <= age(terms.now, self.began);
             return Err(if in_epoch { Draw::Spent } else { Draw::Resting });
         }
@@ -514,11 +515,8 @@ fn again<R: Regions>(regions: &mut R, epoch: u64) -> Result<Option<R::Region>, R
         for at in 0..regions.held() {
             match regions.reuse(at)? {
                 (_, Some(region)) => return Ok(Some(region)),
-                (Draw::Resting, None) => {
-                    // Those behind it ended later.
-                    resting = true;
-                    break;
-                }
+                // Those behind it may have ended earlier: another user drew their last values.
+                (Draw::Resting, None) => resting = true,
                 _ => {}
             }
         }

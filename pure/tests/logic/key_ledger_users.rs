@@ -1,0 +1,464 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+//! Users of one device who share a ledger: strict and plain ones, one after the other and interleaved.
+//!
+//! The checks know times in milliseconds, and ask for more than the rules of the ledger say: a plain user
+//! is refused only while no half of a region that it can reach has rested.
+
+use kfabric_pure::key_ledger::{record_of, search, Chosen, Draw, Ledger, Regions, Terms, Wear};
+use proptest::prelude::*;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+/// How a device numbers new regions.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Order {
+    /// The next free index, and the first again after the last. No region is held back.
+    Cyclic,
+    Lowest,
+    LastFreed,
+    Random,
+}
+
+const ORDERS: [Order; 4] = [
+    Order::Cyclic,
+    Order::Lowest,
+    Order::LastFreed,
+    Order::Random,
+];
+
+/// Milliseconds for which a key takes at least.
+const KEY_MS: u64 = 1;
+
+/// What the checks know of a half of an index.
+#[derive(Clone, Debug, Default)]
+struct Half {
+    /// Keys that are in use.
+    live: u32,
+    /// Time of the last end of a key.
+    ended: Option<u64>,
+    /// Values that were ever drawn.
+    drawn: BTreeSet<u8>,
+}
+
+/// A group: a user of the ledger with regions that it holds back.
+#[derive(Default)]
+struct User {
+    strict: Option<u64>,
+    held: VecDeque<u32>,
+    /// Values that were drawn by any user since this one joined.
+    since: BTreeSet<(u32, u8)>,
+}
+
+/// A device, its ledger and users.
+struct Shared {
+    order: Order,
+    free: Vec<u32>,
+    next: u32,
+    random: u64,
+    ledger: Ledger,
+    wears: BTreeMap<u32, (Wear, Chosen)>,
+    halves: BTreeMap<(u32, bool), Half>,
+    /// Time of the last end of each value.
+    ends: BTreeMap<(u32, u8), u64>,
+    users: Vec<Option<User>>,
+    ms: u64,
+    rest: u32,
+}
+
+/// A device, as one of its users sees it.
+struct View<'a> {
+    shared: &'a mut Shared,
+    user: &'a mut User,
+}
+
+type Region = (u32, Option<u8>);
+
+impl Shared {
+    fn new(order: Order, size: u32, users: usize, rest: u32) -> Self {
+        Self {
+            order,
+            free: (0..size).rev().collect(),
+            next: 0,
+            random: 88_172_645_463_325_252,
+            ledger: Ledger::new(0x1234_5678_9abc),
+            wears: BTreeMap::new(),
+            halves: BTreeMap::new(),
+            ends: BTreeMap::new(),
+            users: (0..users).map(|_| None).collect(),
+            ms: 999_500,
+            rest,
+        }
+    }
+
+    fn terms(&self, user: &User) -> Terms {
+        Terms {
+            now: (self.ms / 1000) as u32,
+            rest: self.rest,
+            strict: user.strict,
+        }
+    }
+
+    fn open(&mut self, at: usize, strict: bool) {
+        self.close(at);
+        self.users[at] = Some(User {
+            strict: strict.then(|| self.ledger.joined()),
+            ..User::default()
+        });
+    }
+
+    fn close(&mut self, at: usize) {
+        if let Some(user) = self.users[at].take() {
+            self.free.extend(user.held);
+        }
+    }
+
+    /// Assigns a key of a user.
+    fn assign(&mut self, at: usize) -> Result<Option<(u32, u8)>, String> {
+        let mut user = self.users[at].take().unwrap();
+        let strict = user.strict.is_some();
+        let mut view = View {
+            shared: &mut *self,
+            user: &mut user,
+        };
+        let found = search(&mut view, strict);
+        self.users[at] = Some(user);
+        match found {
+            Ok(Some((index, byte))) => {
+                let key = (index, byte.unwrap());
+                self.check(at, key)?;
+                Ok(Some(key))
+            }
+            Ok(None) | Err(()) => {
+                self.check_refusal(at)?;
+                Ok(None)
+            }
+        }
+    }
+
+    fn check(&mut self, at: usize, key: (u32, u8)) -> Result<(), String> {
+        let half = self.halves.entry((key.0, key.1 < 128)).or_default();
+        half.live += 1;
+        half.drawn.insert(key.1);
+        match self.ends.insert(key, u64::MAX) {
+            Some(u64::MAX) => return Err(format!("{key:?} is in use")),
+            Some(ended) if self.ms - ended < u64::from(self.rest) * 1000 => {
+                return Err(format!("{key:?} has rested {} ms", self.ms - ended));
+            }
+            _ => {}
+        }
+        let user = self.users[at].as_ref().unwrap();
+        if user.strict.is_some() && user.since.contains(&key) {
+            return Err(format!("{key:?} comes again for a strict user"));
+        }
+        for user in self.users.iter_mut().flatten() {
+            user.since.insert(key);
+        }
+        Ok(())
+    }
+
+    /// Checks that no value was available to the user.
+    fn check_refusal(&self, at: usize) -> Result<(), String> {
+        let user = self.users[at].as_ref().unwrap();
+        for index in self.free.iter().chain(&user.held) {
+            for lower in [true, false] {
+                let default = Half::default();
+                let half = self.halves.get(&(*index, lower)).unwrap_or(&default);
+                let new = half.drawn.is_empty();
+                // A ledger counts in seconds.
+                let needed = match self.rest {
+                    0 => 0,
+                    rest => (u64::from(rest) + 1) * 1000,
+                };
+                let rested = half.live == 0 && half.ended.is_some_and(|e| self.ms - e >= needed);
+                if new || user.strict.is_none() && rested {
+                    return Err(format!(
+                        "refused, but {index} {lower} is new {new}, rested {rested}"
+                    ));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn revoke(&mut self, key: (u32, u8)) {
+        self.ms += KEY_MS;
+        let now = (self.ms / 1000) as u32;
+        let (wear, _) = self.wears.get_mut(&record_of(key.0 << 8)).unwrap();
+        wear.end(key.1, now);
+        let half = self.halves.get_mut(&(key.0, key.1 < 128)).unwrap();
+        half.live -= 1;
+        half.ended = Some(self.ms);
+        self.ends.insert(key, self.ms);
+        self.free.push(key.0);
+    }
+
+    /// Reserves a key of a user, and ends the slot before the value was in a key.
+    fn unused(&mut self, at: usize) -> Result<(), String> {
+        let ends = self.ends.clone();
+        let users = self.users.iter();
+        let since: Vec<_> = users
+            .map(|user| user.as_ref().map(|user| user.since.clone()))
+            .collect();
+        let Some(key) = self.assign(at)? else {
+            return Ok(());
+        };
+        let record = record_of(key.0 << 8);
+        let (wear, _) = self.wears.get_mut(&record).unwrap();
+        self.ledger.give_back(record, wear, key.1);
+        let half = self.halves.get_mut(&(key.0, key.1 < 128)).unwrap();
+        half.live -= 1;
+        self.ends = ends;
+        for (user, since) in self.users.iter_mut().zip(since) {
+            if let (Some(user), Some(since)) = (user, since) {
+                user.since = since;
+            }
+        }
+        self.free.push(key.0);
+        Ok(())
+    }
+
+    /// Invalidates a key. Returns the next key of its region, or frees the region.
+    fn next(&mut self, at: usize, key: (u32, u8)) -> Result<Option<(u32, u8)>, String> {
+        self.revoke(key);
+        let user = self.users[at].as_ref().unwrap();
+        let terms = self.terms(user);
+        let record = record_of(key.0 << 8);
+        let (wear, chosen) = self.wears.get_mut(&record).unwrap();
+        let chosen = wear.has_chosen().then_some(chosen);
+        match self.ledger.draw_next(record, wear, key.1, chosen, &terms) {
+            Draw::Value(byte, _) => {
+                self.free.pop();
+                self.check(at, (key.0, byte))?;
+                Ok(Some((key.0, byte)))
+            }
+            _ => Ok(None),
+        }
+    }
+
+    /// Assigns and revokes up to `count` keys of a user, of one region for as long as it has values if
+    /// `keeps`. Returns the number of keys.
+    fn burst(&mut self, at: usize, count: usize, keeps: bool) -> Result<usize, String> {
+        let mut last = None;
+        for done in 0..count {
+            let next = match last {
+                Some(key) if keeps => self.next(at, key)?,
+                Some(key) => {
+                    self.revoke(key);
+                    None
+                }
+                None => None,
+            };
+            last = match next {
+                Some(key) => Some(key),
+                None => self.assign(at)?,
+            };
+            if last.is_none() {
+                return Ok(done);
+            }
+        }
+        if let Some(key) = last {
+            self.revoke(key);
+        }
+        Ok(count)
+    }
+}
+
+impl Regions for View<'_> {
+    type Region = Region;
+    type Error = ();
+
+    fn fresh(&mut self) -> Result<Region, ()> {
+        let shared = &mut *self.shared;
+        if shared.free.is_empty() {
+            return Err(());
+        }
+        let lowest = |from: u32| {
+            let all = shared.free.iter().enumerate();
+            let above = all.clone().filter(|(_, index)| **index >= from);
+            let first = above.min_by_key(|(_, index)| **index);
+            let (at, _) = first.or_else(|| all.min_by_key(|(_, i)| **i)).unwrap();
+            at
+        };
+        let at = match shared.order {
+            Order::Cyclic => lowest(shared.next),
+            Order::Lowest => lowest(0),
+            Order::LastFreed => shared.free.len() - 1,
+            Order::Random => {
+                shared.random ^= shared.random << 13;
+                shared.random ^= shared.random >> 7;
+                shared.random ^= shared.random << 17;
+                (shared.random % shared.free.len() as u64) as usize
+            }
+        };
+        let index = shared.free.remove(at);
+        shared.next = index + 1;
+        Ok((index, None))
+    }
+
+    fn draw(&mut self, region: &mut Region) -> Result<Draw, ()> {
+        let shared = &mut *self.shared;
+        let terms = shared.terms(self.user);
+        let record = record_of(region.0 << 8);
+        let (wear, chosen) = shared.wears.entry(record).or_default();
+        let chosen = wear.has_chosen().then_some(chosen);
+        let drawn = shared.ledger.draw(record, wear, chosen, &terms);
+        if let Draw::Value(byte, _) = drawn {
+            region.1 = Some(byte);
+        }
+        Ok(drawn)
+    }
+
+    fn holds(&self) -> bool {
+        self.shared.order != Order::Cyclic
+    }
+
+    fn hold(&mut self, region: Region) -> bool {
+        if self.holds() {
+            self.user.held.push_back(region.0);
+        } else {
+            self.shared.free.push(region.0);
+        }
+        self.holds()
+    }
+
+    fn held(&self) -> usize {
+        self.user.held.len()
+    }
+
+    fn reuse(&mut self, at: usize) -> Result<(Draw, Option<Region>), ()> {
+        let mut region = (self.user.held[at], None);
+        let drawn = self.draw(&mut region)?;
+        if region.1.is_none() {
+            return Ok((drawn, None));
+        }
+        self.user.held.remove(at);
+        Ok((drawn, Some(region)))
+    }
+
+    fn epoch(&self) -> u64 {
+        self.shared.ledger.epoch()
+    }
+
+    fn advance(&mut self, epoch: u64) {
+        let now = (self.shared.ms / 1000) as u32;
+        self.shared.ledger.advance(epoch, now);
+    }
+}
+
+/// Values of a device with 15 regions.
+const ALL: usize = 15 * 256;
+
+/// A strict user takes all values and ends. Then a plain one gets values as soon as they have rested.
+#[test]
+#[cfg_attr(miri, ignore = "no unsafe code, and minutes long there")]
+fn p04_plain_user_after_a_strict_one_gets_rested_values() {
+    for order in ORDERS {
+        for rest in [0, 5] {
+            for last in [false, true] {
+                let mut all = Shared::new(order, 15, 2, rest);
+                all.open(0, true);
+                assert_eq!(all.burst(0, ALL + 1, false), Ok(ALL), "{order:?}");
+                let end = all.ms;
+                if last {
+                    // Its regions are held back until it ends.
+                    all.ms += 1000 * u64::from(rest);
+                }
+                all.close(0);
+                all.open(1, false);
+                let mut had = 0;
+                for _ in 0..3 {
+                    had += all
+                        .burst(1, ALL, false)
+                        .unwrap_or_else(|e| panic!("{order:?} {rest} {last}, after {had}: {e}"));
+                    all.ms += 1000;
+                }
+                let rested = (all.ms - end) / 1000 >= u64::from(rest);
+                assert!(!rested || had > 0, "{order:?} {rest}: {had}");
+                if rest == 0 {
+                    assert_eq!(had, 3 * ALL, "{order:?}");
+                }
+            }
+        }
+    }
+}
+
+/// An event on a device.
+#[derive(Clone, Debug)]
+enum Step {
+    /// A user begins, in place of the one before.
+    Open(usize, bool),
+    Close(usize),
+    /// A key that stays.
+    Assign(usize),
+    Revoke(prop::sample::Index),
+    /// A user's key that was reserved only.
+    Unused(usize),
+    /// So many keys, one after the other, and whether they keep their region.
+    Burst(usize, usize, bool),
+    Wait(u64),
+}
+
+/// Number of users.
+const USERS: usize = 3;
+
+fn step() -> impl Strategy<Value = Step> {
+    prop_oneof![
+        2 => (0..USERS, any::<bool>()).prop_map(|(at, strict)| Step::Open(at, strict)),
+        1 => (0..USERS).prop_map(Step::Close),
+        2 => (0..USERS).prop_map(Step::Assign),
+        2 => any::<prop::sample::Index>().prop_map(Step::Revoke),
+        1 => (0..USERS).prop_map(Step::Unused),
+        6 => (0..USERS, 1..300_usize, any::<bool>())
+            .prop_map(|(at, count, keeps)| Step::Burst(at, count, keeps)),
+        3 => (1..9000_u64).prop_map(Step::Wait),
+    ]
+}
+
+fn run(all: &mut Shared, steps: &[Step]) -> Result<(), String> {
+    let mut live = Vec::new();
+    for step in steps {
+        match step {
+            Step::Open(at, strict) => all.open(*at, *strict),
+            Step::Close(at) => all.close(*at),
+            Step::Assign(at) | Step::Unused(at) | Step::Burst(at, ..)
+                if all.users[*at].is_none() => {}
+            Step::Assign(at) => live.extend(all.assign(*at)?),
+            Step::Revoke(at) => {
+                if !live.is_empty() {
+                    all.revoke(live.swap_remove(at.index(live.len())));
+                }
+            }
+            Step::Unused(at) => all.unused(*at)?,
+            Step::Burst(at, count, keeps) => {
+                all.burst(*at, *count, *keeps)?;
+            }
+            Step::Wait(ms) => all.ms += ms,
+        }
+    }
+    Ok(())
+}
+
+fn few() -> ProptestConfig {
+    ProptestConfig {
+        cases: if cfg!(debug_assertions) { 128 } else { 4096 },
+        ..super::config()
+    }
+}
+
+proptest! {
+    #![proptest_config(few())]
+
+    /// In any order of events: no value before its rest, none twice for a strict user, and no refusal
+    /// while a reachable half is new or has rested.
+    #[test]
+    #[cfg_attr(miri, ignore = "no unsafe code, and hours long there")]
+    fn p04_users_of_one_device_are_refused_only_without_rested_values(
+        steps in prop::collection::vec(step(), 0..super::STEPS),
+        order in prop::sample::select(ORDERS.to_vec()),
+        size in 1..6_u32,
+        rest in prop::sample::select(vec![0, 1, 5, 20]),
+    ) {
+        let mut all = Shared::new(order, size, USERS, rest);
+        let result = run(&mut all, &steps);
+        prop_assert_eq!(result, Ok(()));
+    }
+}
