@@ -25,7 +25,6 @@ mod key;
 mod key_batch;
 mod key_history;
 mod key_ledger;
-mod key_ledger_users;
 mod pairs;
 mod persist;
 mod pipe;

@@ -440,7 +440,7 @@ fn run(all: &mut Shared, steps: &[Step]) -> Result<(), String> {
 fn few() -> ProptestConfig {
     ProptestConfig {
         cases: if cfg!(debug_assertions) { 128 } else { 4096 },
-        ..super::config()
+        ..crate::config()
     }
 }
 
@@ -452,7 +452,7 @@ proptest! {
     #[test]
     #[cfg_attr(miri, ignore = "no unsafe code, and hours long there")]
     fn p04_users_of_one_device_are_refused_only_without_rested_values(
-        steps in prop::collection::vec(step(), 0..super::STEPS),
+        steps in prop::collection::vec(step(), 0..crate::STEPS),
         order in prop::sample::select(ORDERS.to_vec()),
         size in 1..6_u32,
         rest in prop::sample::select(vec![0, 1, 5, 20]),
