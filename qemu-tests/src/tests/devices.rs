@@ -55,16 +55,6 @@ pub const TESTS: &[Test] = &[
     .seconds(20)
     .on(NETNS),
     Test::pair(
-        "devices.p04_strict_endpoint_repeats_no_value_and_gets_enospc",
-        |c| {
-            let result = if c.first() { few_values(c) } else { Ok(()) };
-            c.barrier("over")?;
-            result
-        },
-    )
-    .seconds(20)
-    .on(NETNS),
-    Test::pair(
         "devices.p11_refused_verb_fails_its_call_and_leaves_nothing",
         refusals,
     )
@@ -90,7 +80,7 @@ pub const TESTS: &[Test] = &[
     .on(NETNS),
 ];
 
-const PAGE: u64 = 4096;
+pub(super) const PAGE: u64 = 4096;
 
 /// Returns the bytes in a line of `/proc/meminfo`.
 fn memory(name: &str) -> Result<u64> {
@@ -415,65 +405,6 @@ fn many_regions(side: &Side, buf: &Buf) -> Result<()> {
     side.dev.close(regions[0])?;
     side.reg(buf, LOCAL | REMOTE).context("after a close")?;
     Ok(())
-}
-
-/// Assigns keys of one slot of a strict endpoint until a value comes again or a call fails. Returns the
-/// number of different values, and the errno of a failure or 0.
-fn different_values(side: &Side, region: u64) -> Result<(usize, i32)> {
-    /// More than the device has.
-    const MOST: usize = 10_000;
-    let ep = side.dev.ep_open(&EpOpen {
-        flags: KFI_EP_OWN_KEYS | KFI_EP_STRICT_KEYS,
-        domain: side.domain.handle,
-        ..Default::default()
-    })?;
-    let mut had = HashSet::new();
-    let slot = match side.dev.key_alloc_for(region, ep.handle, 1) {
-        Ok(slots) => slots[0],
-        Err(e) => {
-            // Its group holds back regions, of which the device has few.
-            side.dev.close(ep.handle)?;
-            return Ok((0, e.errno.0));
-        }
-    };
-    let end = loop {
-        ensure!(had.len() < MOST, "the device has many more values");
-        match side.dev.key_assign(slot, 0, PAGE, REMOTE) {
-            Ok(key) if had.insert(key.key) => side.dev.key_revoke(slot)?,
-            Ok(_) => break 0,
-            Err(e) => break e.errno.0,
-        }
-    };
-    side.dev.close(slot)?;
-    side.dev.close(ep.handle)?;
-    Ok((had.len(), end))
-}
-
-/// P4: over a device with 15 regions, and so 3,840 key values, a strict endpoint gets `ENOSPC` when there
-/// is no unused value, also if the old values have rested.
-fn few_values(ctx: &mut Ctx) -> Result<()> {
-    // Earlier tests have used values of the same regions.
-    unload("kverbs")?;
-    load("kverbs")?;
-    let fake = Fake::with(profile::find("ionic")?)?;
-    fake.set("index_bits=4")?;
-    let rest = Parameter::set("/sys/module/kverbs/parameters/key_rest_s", "0")?;
-    let result = (|| {
-        let side = Side::open(ctx)?;
-        let buf = Buf::new(PAGE as usize)?;
-        let region = side.reg(&buf, LOCAL | REMOTE)?.handle;
-        for least in [1024, 0] {
-            let (count, ended) = different_values(&side, region)?;
-            eprintln!("{count} values");
-            ensure!(
-                ended == libc::ENOSPC && (least..=3840).contains(&count),
-                "errno {ended} after {count} values"
-            );
-        }
-        Ok(())
-    })();
-    drop((rest, fake));
-    result
 }
 
 /// The verbs that the module refuses.

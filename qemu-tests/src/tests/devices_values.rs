@@ -1,0 +1,235 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
+//! Key values of a device that has few of them, between strict and plain endpoints.
+
+use super::devices::PAGE;
+use super::key_policy::Parameter;
+use crate::buf::Buf;
+use crate::harness::guest::{load, unload};
+use crate::harness::{Ctx, Test, NETNS};
+use crate::pair::{Side, LOCAL, REMOTE};
+use crate::profile::{self, Fake};
+use crate::sys;
+use anyhow::{ensure, Context, Result};
+use kfabric_uapi::*;
+use std::collections::{HashMap, HashSet};
+use std::time::{Duration, Instant};
+
+/// Tests of the topic `devices`.
+pub const TESTS: &[Test] = &[
+    Test::pair(
+        "devices.p04_strict_endpoint_repeats_no_value_and_gets_enospc",
+        |c| alone(c, strict_alone),
+    )
+    .seconds(20)
+    .on(NETNS),
+    Test::pair(
+        "devices.p04_plain_endpoint_after_a_strict_one_gets_rested_values",
+        |c| alone(c, strict_and_plain),
+    )
+    .seconds(60)
+    .on(NETNS),
+];
+
+/// Runs a test on node 1.
+fn alone(ctx: &mut Ctx, test: fn(&mut Ctx) -> Result<()>) -> Result<()> {
+    let result = if ctx.first() { test(ctx) } else { Ok(()) };
+    ctx.barrier("over")?;
+    result
+}
+
+const REST: &str = "/sys/module/kverbs/parameters/key_rest_s";
+
+/// Values of a device with 15 regions.
+const VALUES: usize = 15 * 256;
+
+const PLAIN: u32 = KFI_EP_OWN_KEYS;
+const STRICT: u32 = KFI_EP_OWN_KEYS | KFI_EP_STRICT_KEYS;
+
+/// A device with 15 regions and unused values.
+struct Few {
+    side: Side,
+    region: u64,
+    _buf: Buf,
+    rest: Duration,
+    /// The last end of each value.
+    ended: HashMap<u64, Instant>,
+    /// Dropped last.
+    _rest: Parameter,
+    _fake: Fake,
+}
+
+/// Keys of one endpoint.
+#[derive(Debug, Default)]
+struct Keys {
+    values: HashSet<u64>,
+    /// Number of keys whose value the endpoint had before.
+    again: usize,
+    /// Error of the last call, or 0.
+    errno: i32,
+}
+
+impl Few {
+    /// Makes the device, whose indices come in `order`.
+    fn new(ctx: &Ctx, order: &str, rest_s: u32) -> Result<Self> {
+        // Earlier tests have used values of the same regions.
+        unload("kverbs")?;
+        load("kverbs")?;
+        let fake = Fake::with(profile::find("ionic")?)?;
+        fake.set(&format!("index_bits=4 order={order}"))?;
+        let rest = Parameter::set(REST, &rest_s.to_string())?;
+        let side = Side::open(ctx)?;
+        let buf = Buf::new(PAGE as usize)?;
+        let region = side.reg(&buf, LOCAL | REMOTE)?.handle;
+        Ok(Self {
+            side,
+            region,
+            _buf: buf,
+            rest: Duration::from_secs(rest_s.into()),
+            ended: HashMap::new(),
+            _rest: rest,
+            _fake: fake,
+        })
+    }
+
+    /// Opens an endpoint and a slot of it, or returns the error if there is no value for the slot.
+    fn open(&self, flags: u32) -> Result<Result<(u64, u64), i32>> {
+        let dev = &self.side.dev;
+        let ep = dev.ep_open(&EpOpen {
+            flags,
+            domain: self.side.domain.handle,
+            ..Default::default()
+        })?;
+        match dev.key_alloc_for(self.region, ep.handle, 1) {
+            Ok(slots) => Ok(Ok((ep.handle, slots[0]))),
+            Err(e) => {
+                // Its group holds back regions, of which the device has few.
+                dev.close(ep.handle)?;
+                Ok(Err(e.errno.0))
+            }
+        }
+    }
+
+    /// Assigns and revokes up to `count` keys of a slot. Fails if a value comes before its rest.
+    fn burst(&mut self, slot: u64, count: usize) -> Result<Keys> {
+        let mut keys = Keys::default();
+        for _ in 0..count {
+            match self.side.dev.key_assign(slot, 0, PAGE, REMOTE) {
+                Ok(key) => {
+                    if let Some(ended) = self.ended.get(&key.key) {
+                        let rested = ended.elapsed();
+                        ensure!(rested >= self.rest, "{:#x} has rested {rested:?}", key.key);
+                    }
+                    keys.again += usize::from(!keys.values.insert(key.key));
+                    // The rest begins with the end, which is later.
+                    self.ended.insert(key.key, Instant::now());
+                    self.side.dev.key_revoke(slot)?;
+                }
+                Err(e) => {
+                    keys.errno = e.errno.0;
+                    break;
+                }
+            }
+        }
+        Ok(keys)
+    }
+
+    fn close(&self, (ep, slot): (u64, u64)) -> Result<()> {
+        self.side.dev.close(slot)?;
+        self.side.dev.close(ep)?;
+        Ok(())
+    }
+
+    /// Assigns up to `count` keys of a new endpoint, and closes it.
+    fn keys(&mut self, flags: u32, count: usize) -> Result<Keys> {
+        let opened = match self.open(flags)? {
+            Ok(opened) => opened,
+            Err(errno) => {
+                return Ok(Keys {
+                    errno,
+                    ..Keys::default()
+                })
+            }
+        };
+        let keys = self.burst(opened.1, count)?;
+        self.close(opened)?;
+        eprintln!(
+            "flags {flags:#x}: {} values, {} again, errno {}",
+            keys.values.len(),
+            keys.again,
+            keys.errno
+        );
+        Ok(keys)
+    }
+}
+
+/// P4: over a device with 15 regions, and so 3,840 key values, a strict endpoint gets `ENOSPC` when there
+/// is no unused value, also if the old values have rested.
+fn strict_alone(ctx: &mut Ctx) -> Result<()> {
+    let mut few = Few::new(ctx, "lowest", 0)?;
+    for least in [1024, 0] {
+        let keys = few.keys(STRICT, 10_000)?;
+        let right = (least..=VALUES).contains(&keys.values.len());
+        ensure!(
+            right && keys.errno == libc::ENOSPC && keys.again == 0,
+            "errno {} after {} values, {} again",
+            keys.errno,
+            keys.values.len(),
+            keys.again
+        );
+    }
+    Ok(())
+}
+
+/// P4: a plain endpoint gets values as long as one has rested, whatever strict endpoints have used
+/// before. It gets none before its rest.
+fn strict_and_plain(ctx: &mut Ctx) -> Result<()> {
+    for order in ["lowest", "lifo"] {
+        without_rest(ctx, order).with_context(|| format!("{order}, no rest"))?;
+        with_rest(ctx, order).with_context(|| format!("{order}, with rest"))?;
+    }
+    Ok(())
+}
+
+fn without_rest(ctx: &Ctx, order: &str) -> Result<()> {
+    let mut few = Few::new(ctx, order, 0)?;
+    for flags in [STRICT, PLAIN, STRICT, PLAIN] {
+        let keys = few.keys(flags, VALUES + 1024)?;
+        let right = match flags {
+            PLAIN => keys.errno == 0 && keys.again > 0,
+            _ => keys.errno == libc::ENOSPC && keys.again == 0,
+        };
+        ensure!(right, "flags {flags:#x}: errno {}", keys.errno);
+    }
+    Ok(())
+}
+
+fn with_rest(ctx: &Ctx, order: &str) -> Result<()> {
+    const REST_S: u32 = 4;
+    // The ledger counts in whole seconds.
+    let rest = Duration::from_millis(1100) + Duration::from_secs(REST_S.into());
+    let mut few = Few::new(ctx, order, REST_S)?;
+    let strict = few.open(STRICT)?;
+    let strict = strict.map_err(sys::Errno).context("a strict endpoint")?;
+    let early = few.burst(strict.1, 2048)?;
+    ensure!(early.errno == 0, "errno {} of the first", early.errno);
+    std::thread::sleep(rest);
+    let late = few.burst(strict.1, VALUES)?;
+    few.close(strict)?;
+    ensure!(late.errno == libc::ENOSPC, "errno {}", late.errno);
+    // Those of the first part have rested, the others have not.
+    let mut plain = few.keys(PLAIN, 1024)?;
+    ensure!(
+        plain.errno == 0,
+        "errno {} after {} values of {} that have rested",
+        plain.errno,
+        plain.values.len(),
+        early.values.len()
+    );
+    // Ends with `ENOSPC`, or with rested values if this takes long.
+    few.keys(PLAIN, VALUES)?;
+    std::thread::sleep(rest);
+    plain = few.keys(PLAIN, 1024)?;
+    ensure!(plain.errno == 0, "errno {} after the rest", plain.errno);
+    Ok(())
+}
