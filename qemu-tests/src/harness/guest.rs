@@ -2,11 +2,13 @@
 
 //! Actions of a test on its guest.
 
+use crate::sys::Errno;
 use anyhow::{bail, Context, Result};
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 /// The line to the host, which acts on this guest; present in the two-guest topology.
@@ -154,10 +156,29 @@ pub fn module_users(name: &str) -> Option<i64> {
     std::fs::read_to_string(path).ok()?.trim().parse().ok()
 }
 
+/// Parameters of kverbs that a test run sets for all tests: how keys are revoked, and the driver by whose
+/// policies kverbs acts. With their first values.
+const KEPT: [(&str, &str); 2] = [("revoke", "auto"), ("as_driver", "0")];
+
+/// Changed values of [`KEPT`] when this process unloaded kverbs, as parameters for the next load.
+static KEPT_VALUES: Mutex<String> = Mutex::new(String::new());
+
+/// Returns the changed values of [`KEPT`] of the loaded kverbs.
+fn kept_values() -> String {
+    let value = |(name, first): &(&str, &str)| {
+        let path = format!("/sys/module/kverbs/parameters/{name}");
+        let value = fs::read_to_string(path).ok()?;
+        // A write of `as_driver` taints the kernel.
+        (value.trim() != *first).then(|| format!(" {name}={}", value.trim()))
+    };
+    KEPT.iter().filter_map(value).collect()
+}
+
 /// Folder of the built modules.
 const MODULES: &str = "/kfi/ko";
 
-/// Loads one of our modules.
+/// Loads one of our modules. If this process has unloaded kverbs ([`unload`]), kverbs has the same policies
+/// again: the profile or the way to revoke that `kfi-tests run` has set.
 ///
 /// # Errors
 ///
@@ -165,10 +186,13 @@ const MODULES: &str = "/kfi/ko";
 pub fn load(name: &str) -> Result<()> {
     let params = match name {
         // Features that are off by default.
-        "kverbs" => "iwarp=1",
-        _ => "",
+        "kverbs" => {
+            let kept = KEPT_VALUES.lock().unwrap_or_else(PoisonError::into_inner);
+            format!("iwarp=1{kept}")
+        }
+        _ => String::new(),
     };
-    load_with(name, params)
+    load_with(name, &params)
 }
 
 /// Loads one of our modules with parameters.
@@ -187,6 +211,23 @@ pub fn load_with(name: &str, params: &str) -> Result<()> {
     crate::sys::load_module(&file, params).with_context(|| format!("loading {name}"))
 }
 
+/// Unloads a module, if it has no users.
+///
+/// # Errors
+///
+/// The system call's.
+pub fn try_unload(name: &str) -> Result<(), Errno> {
+    let kept = match name {
+        "kverbs" => kept_values(),
+        _ => String::new(),
+    };
+    crate::sys::unload_module(name)?;
+    if name == "kverbs" {
+        *KEPT_VALUES.lock().unwrap_or_else(PoisonError::into_inner) = kept;
+    }
+    Ok(())
+}
+
 /// Unloads a module, waiting a little for its last users.
 ///
 /// # Errors
@@ -196,7 +237,7 @@ pub fn unload(name: &str) -> Result<()> {
     until(
         &format!("unloading {name}"),
         Duration::from_secs(5),
-        || match crate::sys::unload_module(name) {
+        || match try_unload(name) {
             Ok(()) => Ok(Some(())),
             Err(e) if [libc::EAGAIN, libc::EBUSY].contains(&e.0) => Ok(None),
             Err(e) => Err(e.into()),

@@ -5,7 +5,7 @@
 use super::crew::Crew;
 use super::plan::{Blow, Plan, Wire};
 use crate::harness::child::where_it_is;
-use crate::harness::guest::{ask_host, load, module_users, run, unload};
+use crate::harness::guest::{ask_host, load, module_users, run, try_unload, unload};
 use crate::harness::{weather, Env, Topology};
 use crate::sys::{self, patience, Map};
 use anyhow::{bail, ensure, Context, Result};
@@ -241,7 +241,7 @@ impl<'a> Chaos<'a> {
         }
         // The other node's workers may use it at the moment, and may unload it too.
         let name = self.env.provider.as_str();
-        match sys::unload_module(name) {
+        match try_unload(name) {
             Ok(()) => load(name).or_else(|e| match module_users(name) {
                 Some(_) => Ok(()),
                 None => Err(e),

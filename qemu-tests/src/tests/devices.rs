@@ -606,7 +606,7 @@ fn bounces(ctx: &mut Ctx) -> Result<()> {
     fresh_transfer(ctx)
 }
 
-/// A test that changes the devices leaves a profile of the whole run as it was.
+/// A test that changes the devices, or loads kverbs anew, leaves a profile of the whole run as it was.
 fn profile_returns(ctx: &mut Ctx) -> Result<()> {
     if ctx.first() {
         let of_run = Fake::with(&PROFILES[0])?;
@@ -615,8 +615,16 @@ fn profile_returns(ctx: &mut Ctx) -> Result<()> {
         ensure!(State::read()? != before, "the test changes nothing");
         drop(of_test);
         let after = State::read()?;
+        unload("kverbs")?;
+        load("kverbs")?;
+        let loaded = State::read()?;
         drop(of_run);
         ensure!(after == before, "{before:?}, then {after:?}");
+        ensure!(
+            loaded == before,
+            "{before:?}, after a load of kverbs {loaded:?}"
+        );
     }
-    ctx.barrier("over")
+    ctx.barrier("over")?;
+    fresh_transfer(ctx)
 }
