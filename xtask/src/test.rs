@@ -38,6 +38,10 @@ pub struct Args {
     /// The kind of RDMA device: software RoCE or software iWARP.
     #[arg(long, value_enum, default_value = "rxe")]
     pub device: Device,
+    /// Make the devices behave like another card: mlx5, mlx4, bnxt_re, irdma, qedr, ionic, hns. Runs the
+    /// topics `keys`, `death` and `blk` in guests, or those of `--only` or `--changed`.
+    #[arg(long, value_name = "NAME", conflicts_with_all = ["lint", "boxed"])]
+    pub profile: Option<String>,
     /// Run only tests whose name contains this.
     #[arg(long, value_name = "PATTERN", default_value = "")]
     pub only: String,
@@ -90,7 +94,7 @@ pub fn run_into(ctx: &Context, args: &Args, report: &Arc<Report>) -> Result<()> 
     let started = Instant::now();
     let chosen = Selection::new(ctx, &args.only, args.changed.as_deref())?;
     let prepared = if chosen.has_guests() {
-        let prepared = Prepared::new(ctx, args.kernel, args.device, report);
+        let prepared = Prepared::new(ctx, args, report);
         report.stage("build", started.elapsed());
         failed("guests", prepared, report)
     } else {
@@ -112,7 +116,7 @@ pub fn run_into(ctx: &Context, args: &Args, report: &Arc<Report>) -> Result<()> 
     if args.boxed && "pmcut".contains(&args.only) {
         tasks.push(Task::new("pmcut", || pmcut(ctx, report)));
     }
-    if chosen.has_host() && !args.no_host {
+    if chosen.has_host() && !args.no_host && args.profile.is_none() {
         tasks.push(Task::new("host", || host::run(ctx, &args.only, report)));
     }
     // Last, because a box is skipped if the time is short, and a test that did not run has failed.

@@ -37,6 +37,9 @@ const STAGES: [(Nodes, &str, &str); 4] = [
     (Nodes::One, "1", "1 node"),
 ];
 
+/// Topics that run over another card's profile.
+const PROFILE_TOPICS: [&str; 3] = ["keys.", "death.", "blk."];
+
 /// Prepared guests of both kernel series.
 pub(super) struct Prepared<'a> {
     main: Guests<'a>,
@@ -52,12 +55,12 @@ impl<'a> Prepared<'a> {
     /// # Errors
     ///
     /// If no guest can be prepared.
-    pub(super) fn new(
-        ctx: &'a Context,
-        kernel: Kernel,
-        device: Device,
-        report: &Report,
-    ) -> Result<Self> {
+    pub(super) fn new(ctx: &'a Context, args: &Args, report: &Report) -> Result<Self> {
+        let (kernel, device) = (args.kernel, args.device);
+        let over_profile = args.profile.is_some();
+        if over_profile && device != Device::Rxe {
+            bail!("only rxe behaves like another card");
+        }
         let options = Options {
             kernel,
             device,
@@ -65,13 +68,13 @@ impl<'a> Prepared<'a> {
             ..Options::default()
         };
         let main = Guests::prepare(ctx, Which::Main, &options)?;
-        let other = if kernel == Kernel::Debug {
+        let other = if kernel == Kernel::Debug || over_profile {
             None
         } else {
             other(ctx, &options, report)
         };
         let iwarp = match (kernel, device) {
-            (Kernel::Stock, Device::Rxe) => {
+            (Kernel::Stock, Device::Rxe) if !over_profile => {
                 let options = Options {
                     layers: false,
                     device: Device::Siw,
@@ -115,10 +118,17 @@ impl<'a> Prepared<'a> {
         let list = |topology: &'static str, place: &str| -> Result<Vec<Listed>> {
             let mut tests = list(program, self.kernel, topology)?;
             tests.retain(|test| chosen.has(&test.name, place));
+            if args.profile.is_some() && args.only.is_empty() && args.changed.is_none() {
+                let has_topic = |name: &str| PROFILE_TOPICS.iter().any(|t| name.starts_with(t));
+                tests.retain(|test| has_topic(&test.name));
+            }
             Ok(tests)
         };
         let mut stages = Vec::new();
         for (nodes, topology, place) in STAGES {
+            if topology == "shm" && args.profile.is_some() {
+                continue;
+            }
             let tests = list(topology, place)?;
             if tests.is_empty() {
                 continue;
@@ -128,7 +138,11 @@ impl<'a> Prepared<'a> {
                 guests = guests.with_mem("4G");
             }
             let boots = Box::new(guests);
-            stages.push(Stage::new(boots, topology, place, until, &tests, failures));
+            let stage = |place: String| Stage::new(boots, topology, place, until, &tests, failures);
+            stages.push(match &args.profile {
+                Some(profile) => stage(format!("{place} {profile}")).over(profile),
+                None => stage(place.to_owned()),
+            });
         }
         let others = self.other.iter().map(|guests| (guests, guests.series()));
         let others = others.chain(self.iwarp.iter().map(|guests| (guests, "siw")));

@@ -64,6 +64,8 @@ pub(super) struct Stage<'a> {
     pub(super) limits: BTreeMap<String, u64>,
     /// Treatment of failures.
     pub(super) failures: Failures,
+    /// The card as which the devices behave.
+    profile: Option<String>,
     around: Mutex<Around>,
 }
 
@@ -111,8 +113,15 @@ impl<'a> Stage<'a> {
             until,
             limits: limits.collect(),
             failures,
+            profile: None,
             around: Mutex::default(),
         }
+    }
+
+    /// Runs the tests over devices that behave like another card.
+    pub(super) fn over(mut self, profile: &str) -> Self {
+        self.profile = Some(profile.to_owned());
+        self
     }
 
     fn around(&self) -> MutexGuard<'_, Around> {
@@ -136,6 +145,9 @@ impl<'a> Stage<'a> {
         let argv = ["kfi-tests", "run", "--topology", self.topology, "--names"];
         let mut argv: Vec<String> = argv.map(str::to_owned).to_vec();
         argv.push(names.join(","));
+        if let Some(profile) = &self.profile {
+            argv.extend(["--profile".to_owned(), profile.clone()]);
+        }
         argv
     }
 
