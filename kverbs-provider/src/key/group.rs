@@ -29,6 +29,7 @@ use super::{
     key_values::Values,
     policy::counts_up,
     worn::{
+        is_wide,
         Kept,
         Worn, //
     }, //
@@ -40,7 +41,10 @@ use crate::{
         mr::Mr,
         pd::Pd, //
     },
-    limits::FAST_PAGES,
+    limits::{
+        FAST_PAGES,
+        WIDE_PAGES, //
+    },
     resource::{
         Class,
         GroupId,
@@ -301,6 +305,16 @@ impl Group {
     /// there is none.
     pub(super) fn free_worn(&self, pages: u32) -> bool {
         self.take_worn(0, pages).is_some()
+    }
+
+    /// Frees the oldest kept region of the other kind than that with page lists of `pages` pages. Returns
+    /// false if there is none.
+    pub(super) fn free_other_worn(&self, pages: u32) -> bool {
+        let other = match is_wide(pages) {
+            true => FAST_PAGES,
+            false => WIDE_PAGES,
+        };
+        self.free_worn(other)
     }
 
     /// Keeps a region of `pages` pages in place of one that was removed by [`Group::take_worn`].

@@ -253,8 +253,20 @@ impl KeySlot {
             pd: group.pd()?,
             pages,
             replaced: 0,
+            dry: false,
         };
-        let found = search(&mut tried, group.values().is_strict())?;
+        let strict = group.values().is_strict();
+        let found = loop {
+            let found = search(&mut tried, strict);
+            let again = !strict && tried.dry && tried.replaced < REPLACED;
+            // Kept regions of the other kind may be those that the device lacks. For a strict group they have
+            // no value either.
+            if matches!(found, Ok(Some(_))) || !again || !group.free_other_worn(pages) {
+                break found?;
+            }
+            tried.replaced += 1;
+            tried.dry = false;
+        };
         if found.is_none() {
             group.values().note_refused();
         }
@@ -327,11 +339,13 @@ struct Tried<'a> {
     group: &'a Group,
     pd: Arc<Pd>,
     pages: u32,
-    /// Kept regions of another length that were replaced.
+    /// Kept regions of another length or kind that were replaced.
     replaced: usize,
+    /// True if the device had no region.
+    dry: bool,
 }
 
-/// Maximum number of kept regions that one search replaces, each by two commands to the device.
+/// Maximum number of kept regions that one assignment replaces, each by two commands to the device.
 const REPLACED: usize = 16;
 
 impl Regions for Tried<'_> {
@@ -339,7 +353,9 @@ impl Regions for Tried<'_> {
     type Error = Error;
 
     fn fresh(&mut self) -> Result<Mr> {
-        Mr::fast(self.live, &self.pd, self.pages)
+        let fresh = Mr::fast(self.live, &self.pd, self.pages);
+        self.dry |= fresh.is_err();
+        fresh
     }
 
     fn draw(&mut self, mr: &mut Mr) -> Result<Draw> {

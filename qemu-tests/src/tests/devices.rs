@@ -222,7 +222,7 @@ fn own_kernel(ctx: &Ctx) -> bool {
 const LARGE: usize = 300 * PAGE as usize;
 
 /// Returns memory whose neighbouring pages are rarely adjacent.
-fn scattered(len: usize) -> Result<Buf> {
+pub(super) fn scattered(len: usize) -> Result<Buf> {
     let map = Map::anon(len)?;
     touch(&map);
     Ok(Buf::whole(map))

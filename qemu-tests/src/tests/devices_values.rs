@@ -2,7 +2,7 @@
 
 //! Key values of a device that has few of them, between strict and plain endpoints.
 
-use super::devices::PAGE;
+use super::devices::{scattered, PAGE};
 use super::key_policy::Parameter;
 use crate::buf::Buf;
 use crate::harness::guest::{load, unload};
@@ -27,7 +27,13 @@ pub const TESTS: &[Test] = &[
         "devices.p04_plain_endpoint_after_a_strict_one_gets_rested_values",
         |c| alone(c, strict_and_plain),
     )
-    .seconds(60)
+    .seconds(120)
+    .on(NETNS),
+    Test::pair(
+        "devices.p04_small_and_large_keys_of_few_regions_get_rested_values",
+        |c| alone(c, small_and_large),
+    )
+    .seconds(120)
     .on(NETNS),
 ];
 
@@ -231,5 +237,82 @@ fn with_rest(ctx: &Ctx, order: &str) -> Result<()> {
     std::thread::sleep(rest);
     plain = few.keys(PLAIN, 1024)?;
     ensure!(plain.errno == 0, "errno {} after the rest", plain.errno);
+    Ok(())
+}
+
+/// A slot whose keys have several lengths, and the last end of each of its values.
+struct Mixed {
+    side: Side,
+    slot: u64,
+    _buf: Buf,
+    ended: HashMap<u64, Instant>,
+}
+
+/// Bytes of keys that no slot's reserve covers: with page lists of 512, 1024 and 2048 pages.
+const LARGE: [u64; 3] = [300 * PAGE, 600 * PAGE, 1200 * PAGE];
+
+impl Mixed {
+    fn new(ctx: &Ctx, len: u64) -> Result<Self> {
+        let side = Side::open(ctx)?;
+        let buf = scattered(len as usize)?;
+        let region = side.reg(&buf, LOCAL | REMOTE)?.handle;
+        let slot = side.dev.key_alloc(region, 1)?[0];
+        Ok(Self {
+            side,
+            slot,
+            _buf: buf,
+            ended: HashMap::new(),
+        })
+    }
+
+    /// Assigns and revokes a key. Returns false if there is no value. Fails if the value comes before its
+    /// rest.
+    fn key(&mut self, len: u64, rest: Duration) -> Result<bool> {
+        let key = match self.side.dev.key_assign(self.slot, 0, len, REMOTE) {
+            Ok(key) => key.key,
+            Err(e) if e.errno.0 == libc::ENOSPC => return Ok(false),
+            Err(e) => return Err(e).context("an assignment"),
+        };
+        if let Some(ended) = self.ended.get(&key) {
+            let rested = ended.elapsed();
+            ensure!(rested >= rest, "{key:#x} has rested {rested:?}");
+        }
+        self.ended.insert(key, Instant::now());
+        self.side.dev.key_revoke(self.slot)?;
+        Ok(true)
+    }
+
+    /// Assigns and revokes keys. None may be refused.
+    fn keys(&mut self, count: usize, lens: &[u64]) -> Result<()> {
+        for number in 0..count {
+            let len = lens[number % lens.len()];
+            let served = self.key(len, Duration::ZERO)?;
+            ensure!(served, "key {number}, of {len} bytes, is refused");
+        }
+        Ok(())
+    }
+}
+
+/// P4: a device with 31 regions, whose values need no rest. The small keys of a group have all of them in
+/// their list of kept regions, then the large ones, of several lengths: none is refused.
+fn small_and_large(ctx: &mut Ctx) -> Result<()> {
+    /// More than the regions have values.
+    const ALL: usize = 31 * 256 + 100;
+    for order in ["lifo", "lowest"] {
+        unload("kverbs")?;
+        load("kverbs")?;
+        let fake = Fake::with(profile::find("mlx5")?)?;
+        fake.set(&format!("index_bits=5 order={order}"))?;
+        let rest = Parameter::set(REST, "0")?;
+        let mut mixed = Mixed::new(ctx, LARGE[2])?;
+        let result = (|| {
+            mixed.keys(ALL, &[PAGE]).context("small")?;
+            mixed.keys(ALL, &LARGE).context("large after small")?;
+            mixed.keys(ALL, &[PAGE]).context("small after large")?;
+            mixed.keys(ALL, &[LARGE[0], PAGE]).context("in turn")
+        })();
+        drop((mixed, rest, fake));
+        result.with_context(|| order.to_owned())?;
+    }
     Ok(())
 }
