@@ -15,7 +15,7 @@ use crate::fault::calls::memory::touch;
 use crate::harness::guest::{load, unload, until};
 use crate::harness::{Ctx, Env, Test, Topology, LONG as LONG_RUN, NETNS};
 use crate::op::{self, iov};
-use crate::pair::{own_info, Opts, Remote, Side, LOCAL, REMOTE, WAIT};
+use crate::pair::{connect, own_info, Opts, Remote, Side, LOCAL, REMOTE, WAIT};
 use crate::profile::{self, Fake, Profile, State, PROFILES};
 use crate::raw::{hints, Dev};
 use crate::sys::{self, Map};
@@ -39,6 +39,12 @@ pub const TESTS: &[Test] = &[
     Test::pair(
         "devices.memory_in_pieces_moves_over_each_profile",
         pieces_over_each,
+    )
+    .seconds(20)
+    .on(NETNS),
+    Test::pair(
+        "devices.messages_of_3_mib_fit_where_regions_have_pieces_of_1_mib",
+        messages,
     )
     .seconds(20)
     .on(NETNS),
@@ -295,6 +301,57 @@ fn pieces(ctx: &mut Ctx, mut bench: Bench, len: usize) -> Result<()> {
     ctx.barrier("written")?;
     bench.buf.check_part(0, len / 2, 5)?;
     bench.buf.check_part(len / 2, len / 2, 5)
+}
+
+/// Over irdma a region in many pieces consists of registrations of 1 MiB. An endpoint with an `iov_limit`
+/// of 1 has four of them for a message.
+fn messages(ctx: &mut Ctx) -> Result<()> {
+    const MIB: u64 = 1 << 20;
+    const LEN: u64 = 3 * MIB;
+    let irdma = profile::find("irdma")?;
+    let fake = ctx.first().then(|| Fake::with(irdma)).transpose()?;
+    ctx.barrier("the card is there")?;
+    let bench = Bench::over(ctx, scattered(8 << 20)?)?;
+    let cq = bench.side.cq(0, KFI_CQ_FORMAT_DATA)?;
+    let opts = Opts {
+        iov_limit: 1,
+        ..Opts::default()
+    };
+    let ep = connect(ctx, &bench.side, &opts, &cq)?.handle;
+    let submit = |entry| bench.side.dev.submit(ep, &[entry]);
+    let part = |start, len| [iov(bench.region, start, len)];
+    for (start, len) in [(PAGE, LEN + MIB), (0, LEN + MIB + 1)] {
+        let posts = [
+            op::recv(1, &part(start, len)),
+            op::send(1, &part(start, len)),
+        ];
+        for entry in posts {
+            refused(submit(entry), libc::EMSGSIZE, "a longer message")?;
+        }
+    }
+    for (start, len) in [(PAGE, LEN), (0, LEN + MIB)] {
+        if ctx.first() {
+            bench.buf.clear(0);
+            submit(op::recv(2, &part(start, len)))?;
+        } else {
+            bench.buf.fill_part(start as usize, len as usize, 9);
+        }
+        ctx.barrier("posted")?;
+        if !ctx.first() {
+            submit(op::send(2, &part(start, len)))?;
+        }
+        let done = cq.wait(WAIT)?;
+        ensure!(done.err == 0, "{len} bytes: errno {}", done.err);
+        if ctx.first() {
+            bench.buf.check_part(start as usize, len as usize, 9)?;
+        }
+        ctx.barrier("checked")?;
+    }
+    bench.side.dev.close(ep)?;
+    drop(bench);
+    ctx.barrier("over")?;
+    drop(fake);
+    ctx.barrier("the card is gone")
 }
 
 /// P4: a slot gets more large keys than an index has values, over a device that returns the region that
