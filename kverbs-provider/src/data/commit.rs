@@ -42,7 +42,7 @@ use crate::{
 };
 use kfabric::{
     base::errno::{
-        enotconn,
+        ecanceled,
         eproto, //
     },
     ep::OpToken,
@@ -208,6 +208,11 @@ impl<H: Owner> Tx<H> {
     }
 
     /// Posts the completion data of a committed write. Returns whether the write has any.
+    ///
+    /// # Errors
+    ///
+    /// - `ECANCELED` if the connection is ending.
+    /// - An error of the device.
     fn notify(&mut self, slot: u32) -> Result<bool> {
         let place = self.slots.get_mut(slot as usize);
         let durable = place
@@ -220,7 +225,7 @@ impl<H: Owner> Tx<H> {
             .qp
             .as_ref()
             .filter(|_| self.open)
-            .ok_or_else(enotconn)?;
+            .ok_or_else(ecanceled)?;
         let wr = SendWr {
             opcode: Opcode::Write,
             imm: Some(imm),
@@ -291,7 +296,7 @@ impl<H: Owner> DataPath<H> {
                 match tx.notify(slot) {
                     Ok(true) => return,
                     Ok(false) => {}
-                    Err(_) => err = bindings::ECANCELED,
+                    Err(e) => err = errno::number(e),
                 }
             }
             // `None` if the endpoint's close has canceled the write meanwhile.
