@@ -173,9 +173,14 @@ impl DomainOps for Domain {
         let region: Arc<dyn RegionOps> = Region::new(&live, group, mem)?;
         let durable = self.attr.durable != KFI_REACH_NO && mem.persistence().is_durable_by_cpu();
         if durable && self.channels.as_ref().is_none() {
-            // Without a listener the memory works, and durable writes to it are refused.
-            if let Ok(listener) = Listener::new(&self.net) {
-                self.channels.populate(listener);
+            match Listener::new(&self.net) {
+                Ok(listener) => {
+                    self.channels.populate(listener);
+                }
+                Err(e) if e == ENOMEM => return Err(e),
+                // The memory works, and durable writes to it are refused until a later registration
+                // listens.
+                Err(_) => {}
             }
         }
         Ok(region)

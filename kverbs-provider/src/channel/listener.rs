@@ -75,6 +75,8 @@ struct Pending {
 /// State of listening.
 struct Listening {
     id: Option<CmId<Inner>>,
+    /// Why the last try failed, if it did.
+    failed: Option<Error>,
     /// True after the last user has left.
     ended: bool,
 }
@@ -99,11 +101,19 @@ impl_has_work! {
 impl Inner {
     /// Begins to listen, unless it listens. The work item has the right to bind to the port, which the
     /// program that registers memory may lack.
-    fn listen(self: &Arc<Self>) -> Result {
+    fn listen(self: &Arc<Self>) {
         let mut listening = self.listening.lock();
         if listening.ended || listening.id.is_some() {
-            return Ok(());
+            return;
         }
+        (listening.id, listening.failed) = match self.bound() {
+            Ok(id) => (Some(id), None),
+            Err(e) => (None, Some(e)),
+        };
+    }
+
+    /// Returns an identifier that listens.
+    fn bound(self: &Arc<Self>) -> Result<CmId<Self>> {
         let id = CmId::new(&self.net, self.clone())?;
         // Whatever net.ipv6.bindv6only says.
         id.allow_ipv4()?;
@@ -113,8 +123,7 @@ impl Inner {
         });
         id.bind(&sockaddr::with_port(&any, PORT))?;
         id.listen(BACKLOG)?;
-        listening.id = Some(id);
-        Ok(())
+        Ok(id)
     }
 
     fn next(&self) -> Option<Pending> {
@@ -169,8 +178,7 @@ impl WorkItem for Inner {
 
     fn run(this: Arc<Inner>) {
         let _traced = Traced::new();
-        // If the port is in use, peers' commits are refused until another domain tries again.
-        let _ = this.listen();
+        this.listen();
         // A registration waits for this run, and not for the requests that keep coming.
         for _ in 0..PENDING_MAX {
             let Some(request) = this.next() else { return };
@@ -259,16 +267,20 @@ pub(crate) struct Listener(Net);
 impl Listener {
     /// Listens in `net`, or uses the listener there.
     ///
-    /// If another listener has the port, this succeeds, and peers' commits are refused.
-    ///
     /// # Errors
     ///
     /// - `ENOMEM` if there is no memory.
+    /// - `EADDRINUSE` if another service has the port, or another error of the connection manager.
     pub(crate) fn new(net: &Net) -> Result<Self> {
         let inner = Self::enter(net)?;
+        let this = Self(net.clone());
         let _ = work::channels().enqueue(inner.clone());
         work::flush(&inner);
-        Ok(Self(net.clone()))
+        let failed = inner.listening.lock().failed;
+        match failed {
+            Some(e) => Err(e),
+            None => Ok(this),
+        }
     }
 
     /// Returns the listener in `net`, with one more user.
@@ -286,6 +298,7 @@ impl Listener {
                 net: net.clone(),
                 listening <- new_mutex!(Listening {
                     id: None,
+                    failed: None,
                     ended: false,
                 }, "kverbs_channel_listener"),
                 pending <- new_mutex!(pending, "kverbs_channel_requests"),
