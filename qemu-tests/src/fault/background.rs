@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! Failures in tasks that work for a connection in the background.
+//! Failures in tasks that work for a connection in the background. [`durable`] has those for durable writes.
 //!
 //! A connect returns at once; the connection manager's and the provider's workers go on. Here one
 //! step fails in any task, at one place after the other, while two endpoints connect. In every case
 //! each end that has begun must get its result, and afterwards everything can be closed and nothing
 //! is left.
+
+mod durable;
 
 use super::inject::{Everywhere, Kind, Knobs};
 use super::lab::Lab;
@@ -24,11 +26,15 @@ const PATIENCE: Duration = Duration::from_secs(200);
 /// More places than there are.
 const MOST: u32 = 1000;
 
-/// A connect with failures of one kind.
+/// A sweep of one kind of failures.
+type Sweep = fn(Kind, &Env, &Knobs, bool, &mut Row) -> Result<()>;
+
+/// Work in the background with failures of one kind.
 pub struct Background {
     /// Name of the case in the table.
     pub name: &'static str,
     kind: Kind,
+    sweep: Sweep,
 }
 
 /// The cases.
@@ -36,20 +42,55 @@ pub const CASES: &[Background] = &[
     Background {
         name: "background.connect.device",
         kind: Kind::Device,
+        sweep,
     },
     Background {
         name: "background.connect.slab",
         kind: Kind::Slab,
+        sweep,
     },
     Background {
         name: "background.connect.page",
         kind: Kind::Page,
+        sweep,
+    },
+    Background {
+        name: "background.durable.device",
+        kind: Kind::Device,
+        sweep: durable::sweep,
+    },
+    Background {
+        name: "background.durable.slab",
+        kind: Kind::Slab,
+        sweep: durable::sweep,
+    },
+    Background {
+        name: "background.durable.page",
+        kind: Kind::Page,
+        sweep: durable::sweep,
+    },
+    Background {
+        name: "background.listen.device",
+        kind: Kind::Device,
+        sweep: durable::sweep_listener,
+    },
+    Background {
+        name: "background.listen.slab",
+        kind: Kind::Slab,
+        sweep: durable::sweep_listener,
+    },
+    Background {
+        name: "background.listen.page",
+        kind: Kind::Page,
+        sweep: durable::sweep_listener,
     },
 ];
 
 /// Sweeps one case.
 pub fn run(case: &Background, env: &Env, knobs: &Knobs, quick: bool) -> Row {
-    Row::of(case.name, |row| sweep(case.kind, env, knobs, quick, row))
+    Row::of(case.name, |row| {
+        (case.sweep)(case.kind, env, knobs, quick, row)
+    })
 }
 
 fn sweep(kind: Kind, env: &Env, knobs: &Knobs, quick: bool, row: &mut Row) -> Result<()> {
