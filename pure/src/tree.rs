@@ -17,6 +17,7 @@
 //! | [`key`] | state machine of a key slot |
 //! | [`key_ledger`] | accounting of key values of verbs devices |
 //! | [`pairs`] | copy plan between two lists of runs |
+//! | [`parts`] | division of a copy into parts, among parties with limits |
 //! | [`persist`] | kinds of memory, by the way a store becomes durable |
 //! | [`pipe`] | messages in a byte ring that two processes share |
 //! | [`proof`] | messages of the auth handshake |
@@ -44,6 +45,7 @@ pub mod info;
 pub mod key;
 pub mod key_ledger;
 pub mod pairs;
+pub mod parts;
 pub mod persist;
 pub mod pipe;
 pub mod proof;

@@ -2,26 +2,29 @@
 //! Limits of the work that one party does for a send queue at a time.
 
 use crate::sys::task;
+use kfabric::pure::parts::{
+    Limit,
+    PART, //
+};
 
-/// Maximum bytes of one part of a copy. A revoke of the key and a close of either end wait for one
-/// part, because a part is never preempted.
-const CHUNK: u64 = 64 << 10;
 /// Maximum bytes copied by a poster that must not sleep; a worker copies the rest.
-const AT_ONCE: u64 = 64 << 10;
+const AT_ONCE: u64 = PART;
 /// Maximum operations that a poster executes before a worker continues, and that a worker executes
 /// before other work items of its queue run.
 const TURN: u32 = 256;
 /// Maximum bytes that a worker copies before other work items of its queue run.
 const WORKER_BYTES: u64 = 16 << 20;
 
+// Otherwise a party could copy no part of its first operation.
+const _: () = assert!(AT_ONCE >= PART && WORKER_BYTES >= PART);
+
 /// Limits of one run of a send queue.
 pub(crate) struct Budget {
     /// The party may sleep.
     sleeps: bool,
-    /// The party is a task that executes its own operation. Bytes are unlimited, and the task may
-    /// be killed.
+    /// The party is a task that executes its own operation. The task may be killed.
     own: bool,
-    bytes: u64,
+    bytes: Limit,
     ops: u32,
 }
 
@@ -31,7 +34,10 @@ impl Budget {
         Self {
             sleeps,
             own: sleeps,
-            bytes: AT_ONCE,
+            bytes: match sleeps {
+                true => Limit::NONE,
+                false => Limit::of(AT_ONCE),
+            },
             ops: TURN,
         }
     }
@@ -41,7 +47,7 @@ impl Budget {
         Self {
             sleeps: true,
             own: false,
-            bytes: WORKER_BYTES,
+            bytes: Limit::of(WORKER_BYTES),
             ops: TURN,
         }
     }
@@ -49,26 +55,18 @@ impl Budget {
     /// Returns limits that suffice for all operations.
     pub(crate) fn all() -> Self {
         Self {
-            bytes: u64::MAX,
+            bytes: Limit::NONE,
             ops: u32::MAX,
             ..Self::worker()
         }
     }
 
-    /// Returns the number of bytes to copy now, of the `left` ones; 0 if they exceed the budget. A part is
-    /// never shorter than that: so parts begin at multiples of [`CHUNK`] from the first byte, and divide
-    /// no word of a durable write that begins at a word.
+    /// Returns the number of bytes to copy now, of the `left` ones, as [`Limit::next`].
+    ///
+    /// A revoke of the key and a close of either end wait for one part, because a part is never
+    /// preempted.
     pub(crate) fn chunk(&mut self, left: u64) -> u64 {
-        let n = left.min(CHUNK);
-        if self.own {
-            return n;
-        }
-        if n > self.bytes {
-            self.bytes = 0;
-            return 0;
-        }
-        self.bytes -= n;
-        n
+        self.bytes.next(left)
     }
 
     /// Returns whether the copy continues with another part.
@@ -79,7 +77,7 @@ impl Budget {
         if self.own {
             !task::killed()
         } else {
-            self.bytes > 0
+            self.bytes.is_left()
         }
     }
 

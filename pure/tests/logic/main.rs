@@ -26,6 +26,7 @@ mod key_batch;
 mod key_history;
 mod key_ledger;
 mod pairs;
+mod parts;
 mod persist;
 mod pipe;
 mod proof;
