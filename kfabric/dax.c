@@ -172,6 +172,11 @@ struct file *kf_dax_file(struct kf_dax *of)
 	return of->file;
 }
 
+bool kf_dax_caches_persist(const struct kf_dax *of)
+{
+	return !dax_write_cache_enabled(of->dax);
+}
+
 u64 kf_dax_size(const struct kf_dax *of)
 {
 	return of->size;

@@ -199,6 +199,11 @@ void kf_dax_close(struct kf_dax *of);
 /* Waits for notifications, at the module's exit. No device is open. */
 void kf_dax_exit(void);
 struct file *kf_dax_file(struct kf_dax *of);
+/*
+ * Returns whether the kernel treats the processors' caches as persistent for the device's memory, so
+ * that dax_flush() writes nothing back. May change at any time. May be called in any context.
+ */
+bool kf_dax_caches_persist(const struct kf_dax *of);
 /* Bytes of the block device. */
 u64 kf_dax_size(const struct kf_dax *of);
 /*

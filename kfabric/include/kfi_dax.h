@@ -94,8 +94,9 @@ int kfi_dax_open(const char *path, u64 access, kfi_dax_handler handler, struct k
  *
  * The address is valid while @dax is open. If memory of the device can be
  * registered with KFI_RMA_PMEM, stores by processors are durable after
- * arch_wb_cache_pmem() and pmem_wmb(). Otherwise only a flush of the block device
- * makes them durable.
+ * arch_wb_cache_pmem() and pmem_wmb(); if the device's attribute dax/write_cache
+ * is 0, after pmem_wmb() alone. Otherwise only a flush of the block device makes
+ * them durable.
  *
  * Context: process; may sleep.
  *

@@ -4,18 +4,22 @@
 //! The rule reads properties of pages that the kernel reports. A caller's claim is not an input.
 
 /// Kind of a region's memory.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+///
+/// The kinds are in the order of their strength, which [`Persistence::and`] compares.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Persistence {
     /// Not known to be persistent.
     #[default]
     None,
-    /// Persistent: a write-back of the cache lines and a fence make stores durable. The name is
-    /// that of the platform feature, asynchronous DRAM refresh. On a platform whose caches are
-    /// persistent too (eADR), the write-back is unnecessary and harmless.
-    Adr,
     /// Memory behind a DAX device that the platform does not report as persistent, e.g.
     /// virtio-pmem: only a flush by the device's driver makes stores durable.
     DeviceFlush,
+    /// Persistent: a write-back of the cache lines and a fence make stores durable. The name is
+    /// that of the platform feature, asynchronous DRAM refresh. Memory with persistent caches also
+    /// has this kind, if the kernel does not tell that the caches are persistent.
+    Adr,
+    /// Persistent, with persistent caches (extended ADR): a fence makes stores durable.
+    Eadr,
 }
 
 /// Properties of a run of contiguous pages.
@@ -49,16 +53,32 @@ impl Persistence {
     /// Returns the kind of memory that consists of memory of `self` and of `other`: the weaker one.
     #[must_use]
     pub const fn and(self, other: Self) -> Self {
-        match (self, other) {
-            (Self::Adr, Self::Adr) => Self::Adr,
-            (Self::None, _) | (_, Self::None) => Self::None,
-            _ => Self::DeviceFlush,
+        // CAST: The discriminants are in the order of strength.
+        match (self as u8) < (other as u8) {
+            true => self,
+            false => other,
+        }
+    }
+
+    /// Returns the kind of memory whose pages are of the kind `self`. `persistent`: the kernel treats the
+    /// caches of the memory's device as persistent. Without the pages' kind that means nothing: the
+    /// kernel's `dax_flush()` also does nothing for devices whose driver does not care.
+    #[must_use]
+    pub const fn with_caches(self, persistent: bool) -> Self {
+        match self {
+            Self::Adr if persistent => Self::Eadr,
+            kind => kind,
         }
     }
 
     /// Returns whether a processor can make stores durable, without the device's driver.
     pub const fn is_durable_by_cpu(self) -> bool {
-        matches!(self, Self::Adr)
+        matches!(self, Self::Adr | Self::Eadr)
+    }
+
+    /// Returns whether stores are durable without a write-back of their cache lines.
+    pub const fn has_persistent_caches(self) -> bool {
+        matches!(self, Self::Eadr)
     }
 
     /// The name in lists of objects; empty for [`Persistence::None`].
@@ -66,6 +86,7 @@ impl Persistence {
         match self {
             Self::None => "",
             Self::Adr => "adr",
+            Self::Eadr => "eadr",
             Self::DeviceFlush => "device-flush",
         }
     }

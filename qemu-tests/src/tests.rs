@@ -24,6 +24,7 @@ pub mod blk;
 pub mod blk_auth;
 pub mod blk_break;
 pub mod blk_device;
+pub mod blk_eadr;
 pub mod blk_events;
 pub mod blk_famine;
 pub mod blk_fence;
@@ -206,6 +207,7 @@ pub fn all() -> Vec<Test> {
         blk_pmem::TESTS,
         blk_poison::TESTS,
         blk_share::TESTS,
+        blk_eadr::TESTS,
         blk_events::TESTS,
         blk_famine::TESTS,
         blk_identity::TESTS,

@@ -183,7 +183,11 @@
 /* Memory that is not known to be persistent. */
 #define KFI_PERSISTENCE_NONE 0
 
-/* Persistent memory: a write-back of the processor's caches makes stores durable. */
+/*
+ * Persistent memory: a write-back of the processor's caches makes stores durable. So is
+ * memory with persistent caches (eADR), where the write-back is unnecessary: the kernel tells only of
+ * block devices, which programs do not register, whether their caches are persistent.
+ */
 #define KFI_PERSISTENCE_ADR 1
 
 /* Memory in which only a flush by the device's driver makes stores durable, e.g. virtio-pmem. */

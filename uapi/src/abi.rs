@@ -250,7 +250,9 @@ pub const KFI_REVOCATION_INVALIDATE: u32 = 2;
 
 /// Memory that is not known to be persistent.
 pub const KFI_PERSISTENCE_NONE: u32 = 0;
-/// Persistent memory: a write-back of the processor's caches makes stores durable.
+/// Persistent memory: a write-back of the processor's caches makes stores durable. So is
+/// memory with persistent caches (eADR), where the write-back is unnecessary: the kernel tells only of
+/// block devices, which programs do not register, whether their caches are persistent.
 pub const KFI_PERSISTENCE_ADR: u32 = 1;
 /// Memory in which only a flush by the device's driver makes stores durable, e.g. virtio-pmem.
 pub const KFI_PERSISTENCE_DEVICE: u32 = 2;

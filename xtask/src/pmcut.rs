@@ -317,11 +317,13 @@ struct Boot {
 impl Boot {
     fn summary(&self) -> String {
         format!(
-            "{} cuts ({} with a write in flight), {} fences, {} evictions, {} durable writes \
+            "{} cuts ({} with a write in flight), {} fences, {} write-backs, {} evictions, \
+             {} durable writes \
              ({} first completed at the target)",
             self.verdict.cuts,
             self.verdict.in_flight,
             self.log.fences,
+            self.log.write_backs,
             self.log.evicted,
             self.verdict.durable,
             self.verdict.arrived

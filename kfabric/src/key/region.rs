@@ -287,10 +287,11 @@ impl Region {
     /// - `EOPNOTSUPP` if only the memory's own driver can make stores durable.
     /// - `EOPNOTSUPP` if the domain has no durable writes.
     pub fn check_durable(domain: &Domain, memory: &Memory) -> Result {
-        match memory.persistence() {
-            Persistence::None => Err(EINVAL),
-            Persistence::Adr if domain.attr().durable != KFI_REACH_NO => Ok(()),
-            Persistence::Adr | Persistence::DeviceFlush => Err(eopnotsupp()),
+        let kind = memory.persistence();
+        match kind.is_durable_by_cpu() && domain.attr().durable != KFI_REACH_NO {
+            true => Ok(()),
+            false if kind == Persistence::None => Err(EINVAL),
+            false => Err(eopnotsupp()),
         }
     }
 

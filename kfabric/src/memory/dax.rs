@@ -265,6 +265,13 @@ impl Opened {
         &self.health
     }
 
+    /// Returns whether the kernel treats the processors' caches as persistent for the memory. An
+    /// administrator may change that at any time. Context: any.
+    pub(super) fn caches_persist(&self) -> bool {
+        // SAFETY: By the type invariant.
+        unsafe { sys::kf_dax_caches_persist(self.c.as_ptr()) }
+    }
+
     /// Returns a page and the number of pages from there on that are contiguous, at most `most`.
     fn pages(&self, index: u64, most: u64) -> Result<(*mut bindings::page, u64)> {
         let mut found = 0;

@@ -315,7 +315,8 @@ pub struct Memory {
     pub(super) first: usize,
     pub(super) len: usize,
     pub(super) writable: bool,
-    persistence: Persistence,
+    /// Kind by the properties of the pages alone.
+    pages_kind: Persistence,
     /// Pages attached by [`Memory::fill`]; `None` if the memory has pages of its own.
     pub(super) attached: Option<UnsafeCell<Filling>>,
     /// Part of the charge that device registrations have taken over, if there is one.
@@ -477,7 +478,7 @@ impl Memory {
         writable: bool,
         attached: Option<UnsafeCell<Filling>>,
     ) -> Result<Arc<Self>> {
-        let persistence = pages.persistence()?;
+        let pages_kind = pages.persistence()?;
         Arc::pin_init(
             pin_init!(Self {
                 pages,
@@ -485,7 +486,7 @@ impl Memory {
                 first,
                 len,
                 writable,
-                persistence,
+                pages_kind,
                 attached,
                 device <- new_mutex!(None),
             }),
@@ -532,8 +533,16 @@ impl Memory {
     }
 
     /// The kind of the memory, found from its pages. [`Persistence::None`] for attach-on-assign.
+    ///
+    /// Whether a DAX device's caches are persistent is read in each call, as the kernel's `dax_flush()`
+    /// does. So a commit after an administrator's change of the device's attribute `dax/write_cache`
+    /// follows the change. Context: any.
     pub fn persistence(&self) -> Persistence {
-        self.persistence
+        let caches = match &self.pages.source {
+            Source::Dax(device) => device.caches_persist(),
+            _ => false,
+        };
+        self.pages_kind.with_caches(caches)
     }
 
     /// Pages charged to its owner; 0 for the kernel's memory.

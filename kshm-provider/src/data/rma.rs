@@ -88,7 +88,7 @@ impl<E: Owner> DataPath<E> {
                 }
                 // CAST: The range is inside the window.
                 let (at, n) = (at + op.done as usize, n as usize);
-                mem::write_back(mem::pieces(&window.memory, at, n));
+                mem::write_back(&window.memory, at, n);
                 // The next part may run on another processor.
                 mem::fence_durable();
                 None

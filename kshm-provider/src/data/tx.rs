@@ -157,16 +157,16 @@ impl TxOp {
     /// The fence belongs to each part, because the next part may run on another processor.
     pub(super) fn copy_durably(&self, n: u64, memory: &Memory, at: usize) -> u64 {
         // CAST: The range is inside the memory, whose length is a `usize`.
-        let to = |len: u64| mem::pieces(memory, at, len as usize);
+        let to = mem::pieces(memory, at, n as usize);
         let mut copied = n;
         match (&self.inject, self.token.unregistered()) {
-            (Some(_), _) => mem::store_durable(self.injected(), to(n)),
-            (None, None) => mem::copy_durable(local(&self.token, self.done, n), to(n)),
+            (Some(_), _) => mem::store_durable(self.injected(), to),
+            (None, None) => mem::copy_durable(local(&self.token, self.done, n), to),
             (None, Some(_)) => {
-                copied = self.copy_to(n, to(n));
-                #[cfg(kfabric_seed_bug = "pmem-wrong-range")]
-                let to = |len: u64| mem::pieces(memory, 0, len as usize);
-                mem::write_back(to(copied));
+                copied = self.copy_to(n, to);
+                let wrong = cfg!(kfabric_seed_bug = "pmem-wrong-range");
+                // CAST: At most `n`.
+                mem::write_back(memory, if wrong { 0 } else { at }, copied as usize);
             }
         }
         if !cfg!(kfabric_seed_bug = "pmem-early-answer") {

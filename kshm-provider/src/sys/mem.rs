@@ -121,13 +121,14 @@ pub(crate) fn store_durable<'a>(bytes: &[u8], to: impl Iterator<Item = Piece<'a>
     }
 }
 
-/// Writes the cache lines of the pieces back. They are durable after [`fence_durable`] on the same
-/// processor.
-pub(crate) fn write_back<'a>(pieces: impl Iterator<Item = Piece<'a>>) {
-    if cfg!(kfabric_seed_bug = "pmem-no-write-back") {
+/// Writes the cache lines of [offset, offset + len) of `memory` back, unless the caches are
+/// persistent. The bytes are durable after [`fence_durable`] on the same processor.
+pub(crate) fn write_back(memory: &Memory, offset: usize, len: usize) {
+    if cfg!(kfabric_seed_bug = "pmem-no-write-back") || memory.persistence().has_persistent_caches()
+    {
         return;
     }
-    for piece in pieces {
+    for piece in pieces(memory, offset, len) {
         #[cfg(kfabric_seed_bug = "pmem-last-line")]
         let piece = Piece {
             len: piece.len & !63,

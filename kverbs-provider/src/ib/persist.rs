@@ -38,11 +38,13 @@ impl Flush {
         Self { _task: PhantomData }
     }
 
-    /// Writes the cache lines of [offset, offset + len) of `memory` back.
+    /// Writes the cache lines of [offset, offset + len) of `memory` back, unless the caches are persistent.
     ///
     /// The pages of the range are there: the memory is pinned, or a key of it cannot end meanwhile.
     pub(crate) fn write_back(&self, memory: &Memory, offset: usize, len: usize) {
-        if cfg!(kfabric_seed_bug = "pmem-no-write-back") {
+        if cfg!(kfabric_seed_bug = "pmem-no-write-back")
+            || memory.persistence().has_persistent_caches()
+        {
             return;
         }
         for segment in memory.segments(offset, len) {

@@ -4,10 +4,12 @@
 use kfabric_pure::persist::{Facts, Persistence};
 use proptest::prelude::*;
 
-const EVERY: [Persistence; 3] = [
+/// From the weakest to the strongest.
+const EVERY: [Persistence; 4] = [
     Persistence::None,
-    Persistence::Adr,
     Persistence::DeviceFlush,
+    Persistence::Adr,
+    Persistence::Eadr,
 ];
 
 fn facts() -> impl Strategy<Value = Facts> {
@@ -61,12 +63,42 @@ fn joining_is_commutative_and_associative_and_never_stronger() {
     for a in EVERY {
         for b in EVERY {
             assert_eq!(a.and(b), b.and(a));
+            assert_eq!(a.and(b), a.min(b));
             let durable = a.is_durable_by_cpu() && b.is_durable_by_cpu();
             assert_eq!(a.and(b).is_durable_by_cpu(), durable);
+            let fence_suffices = a.has_persistent_caches() && b.has_persistent_caches();
+            assert_eq!(a.and(b).has_persistent_caches(), fence_suffices);
             for c in EVERY {
                 assert_eq!(a.and(b).and(c), a.and(b.and(c)));
             }
         }
+    }
+}
+
+/// A driver that does not care for caches reports none, e.g. that of device-dax. That must not make
+/// memory durable which is not.
+#[test]
+fn persistent_caches_change_the_kind_of_persistent_memory_alone() {
+    assert!(EVERY.is_sorted());
+    for kind in EVERY {
+        assert_eq!(kind.with_caches(false), kind);
+        let with = kind.with_caches(true);
+        assert_eq!(with.is_durable_by_cpu(), kind.is_durable_by_cpu());
+        assert_eq!(with.has_persistent_caches(), kind.is_durable_by_cpu());
+    }
+    assert_eq!(Persistence::Adr.with_caches(true).name(), "eadr");
+}
+
+/// Pages alone never tell that a write-back is unnecessary.
+#[test]
+fn pages_with_any_properties_need_the_write_back() {
+    for bits in 0..8 {
+        let facts = Facts {
+            dax: bits & 1 != 0,
+            for_files: bits & 2 != 0,
+            described: bits & 4 != 0,
+        };
+        assert!(!facts.kind().has_persistent_caches(), "{facts:?}");
     }
 }
 

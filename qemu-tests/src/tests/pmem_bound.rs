@@ -31,7 +31,7 @@ pub const TESTS: &[Test] = &[Test::pair(
 /// Bytes of the commit: the NVDIMM up to the memory that other tests mark as bad.
 const LEN: usize = 40 << 20;
 /// Bytes of a stretch.
-const STRETCH: usize = 64 << 10;
+pub(super) const STRETCH: usize = 64 << 10;
 /// Stretches of a commit.
 const WHOLE: usize = LEN / STRETCH;
 /// Commits that are outstanding during a revocation, so that it comes in time.
@@ -40,7 +40,7 @@ const COMMITS: u64 = 8;
 const ROUNDS: u64 = 6;
 
 /// A count of the kernel's write-backs, which the drop ends.
-struct Count;
+pub(super) struct Count;
 
 impl Count {
     const NAME: &str = "kfi_write_back";
@@ -62,7 +62,8 @@ impl Count {
         Ok(file.write_all(text.as_bytes())?)
     }
 
-    fn begin() -> Result<Self> {
+    /// Begins to count.
+    pub(super) fn begin() -> Result<Self> {
         if !Self::root().join("kprobe_events").exists() {
             return skip("the kernel has no kprobe events");
         }
@@ -72,7 +73,8 @@ impl Count {
         Ok(this)
     }
 
-    fn get(&self) -> Result<usize> {
+    /// Returns the number of write-backs since the begin.
+    pub(super) fn get(&self) -> Result<usize> {
         let text = fs::read_to_string(Self::root().join("kprobe_profile"))?;
         let mut lines = text.lines().map(|line| line.split_whitespace());
         let found =

@@ -5,7 +5,7 @@ use std::ffi::{c_int, c_void};
 use std::mem::offset_of;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
-use kfabric::{Access, Key, Persistence, Region, RegionAttr, SubRegion};
+use kfabric::{Access, Key, Region, RegionAttr, SubRegion};
 
 use crate::domain::Domain;
 use crate::ep::Endpoint;
@@ -316,7 +316,7 @@ impl Mr {
         if !self.window.access.contains(wanted.access) {
             return Err(libc::EACCES);
         }
-        let durable = base.region.persistence() == Persistence::Adr;
+        let durable = base.region.persistence().is_durable_by_cpu();
         if wanted.flags & FI_RMA_PMEM != 0 && !durable {
             return Err(libc::EINVAL);
         }

@@ -126,8 +126,8 @@ impl<'a> Op<'a> {
     /// commit.
     ///
     /// Posting fails where [`Domain::durable`](crate::Domain::durable) is
-    /// [`Reach::No`](crate::Reach). The commit completes with `EOPNOTSUPP` if the memory is not
-    /// [`Persistence::Adr`](crate::Persistence), with `EKEYREVOKED` if the key has ended, and with
+    /// [`Reach::No`](crate::Reach). The commit completes with `EOPNOTSUPP` if the memory is neither
+    /// [`Persistence::Adr`](crate::Persistence) nor `Eadr`, with `EKEYREVOKED` if the key has ended, and with
     /// `EACCES` if the key does not permit a write to the range; the connection stays, but ends after
     /// refusals with eight keys. With [`Op::data`], an endpoint with rings refuses a commit with
     /// `EOPNOTSUPP`.
@@ -256,7 +256,7 @@ impl<'a> Op<'a> {
     /// Completes a write only when its bytes are durable (`FI_COMMIT_COMPLETE`): they survive a
     /// power failure of the target. Posting fails with `EOPNOTSUPP` for any other operation, and
     /// where [`Domain::durable`](crate::Domain::durable) is [`Reach::No`](crate::Reach). If the
-    /// target's memory is not [`Persistence::Adr`](crate::Persistence), the write completes with
+    /// target's memory is neither [`Persistence::Adr`](crate::Persistence) nor `Eadr`, the write completes with
     /// `EOPNOTSUPP`; over kverbs, bytes may have changed. With [`Op::data`], an endpoint with rings refuses it
     /// with `EOPNOTSUPP`.
     #[must_use]

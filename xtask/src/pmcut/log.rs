@@ -38,6 +38,8 @@ pub(super) enum Record {
 #[derive(Debug, Default)]
 pub(super) struct Log {
     pub records: Vec<Record>,
+    /// Number of lines that the guest has written back.
+    pub write_backs: u64,
     /// Number of write-backs whose address the plug-in could not translate.
     pub unknown: u64,
     /// Number of fences with lines to make durable.
@@ -76,6 +78,7 @@ impl Log {
     fn parse(head: &[u8], mut rest: &[u8]) -> Result<Self> {
         let head = Self::head(head)?;
         let mut log = Self {
+            write_backs: head[5],
             unknown: head[6],
             fences: head[8],
             evicted: head[11],

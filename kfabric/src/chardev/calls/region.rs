@@ -108,7 +108,8 @@ pub(crate) fn region_reg(file: &File, call: &mut RegionReg) -> Result<Undo> {
     }
     call.persistence = match memory.persistence() {
         Persistence::None => KFI_PERSISTENCE_NONE,
-        Persistence::Adr => KFI_PERSISTENCE_ADR,
+        // The kernel tells of persistent caches only for block devices, which programs do not register.
+        Persistence::Adr | Persistence::Eadr => KFI_PERSISTENCE_ADR,
         Persistence::DeviceFlush => KFI_PERSISTENCE_DEVICE,
     };
     let dynamic = call.flags & KFI_REGION_DYNAMIC_KEYS != 0;
