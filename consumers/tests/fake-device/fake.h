@@ -67,6 +67,7 @@ struct fake_calls {
 	atomic64_t count;
 	atomic64_t refused;
 	unsigned int delay_us;
+	atomic_t delays;	/* calls to delay; negative: all */
 	int err;		/* 0: no call is refused */
 	atomic_t skip;		/* calls before the first refused one */
 	atomic_t times;		/* calls to refuse; negative: all */

@@ -13,7 +13,7 @@
  * | needs_udata=0|1 | reg_user_mr() without udata is refused |
  * | rereg=0|1 | rights of user memory can be changed in place |
  * | bounces=0|1 | DMA is said to bounce; no data can move then |
- * | delay=VERB:US | each call of the verb takes as many microseconds more |
+ * | delay=VERB:US:TIMES | TIMES calls of the verb take as many microseconds more; without TIMES: all |
  * | refuse=VERB:ERRNO:SKIP:TIMES | after SKIP calls, TIMES calls are refused; -1: all; ERRNO 0: none |
  * | remove=VERB:N | the device is removed during the N-th call from now on |
  * | end_lies=1 | keys that outlast their end, end now |
@@ -108,7 +108,8 @@ static int set_of_verb(const char *name, char *value)
 
 	if (n < 0)
 		return n;
-	if (!strcmp(name, "delay") && n == 1) {
+	if (!strcmp(name, "delay") && (n == 1 || n == 2)) {
+		atomic_set(&calls->delays, n == 2 ? numbers[1] : -1);
 		WRITE_ONCE(calls->delay_us, numbers[0]);
 	} else if (!strcmp(name, "remove") && n == 1) {
 		atomic_set(&calls->remove, numbers[0]);

@@ -51,7 +51,7 @@ static int begin(struct ib_device *dev, enum fake_verb verb)
 	atomic64_inc(&calls->count);
 	if (atomic_read(&calls->remove) > 0 && atomic_dec_and_test(&calls->remove))
 		ib_unregister_device_queued(dev);
-	if (us)
+	if (us && (atomic_read(&calls->delays) < 0 || atomic_dec_if_positive(&calls->delays) >= 0))
 		delay(calls, us);
 	if (!err || atomic_dec_if_positive(&calls->skip) >= 0)
 		return 0;

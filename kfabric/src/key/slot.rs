@@ -86,7 +86,7 @@ pub(super) struct Slot {
 }
 
 /// A key slot.
-#[pin_data]
+#[pin_data(PinnedDrop)]
 pub struct Key {
     // Dropped first, while the slot is whole: until then a failure of the memory uses the slot.
     /// Place in the list of the memory's DAX device, if the memory has one.
@@ -162,6 +162,19 @@ struct Passed {
     ended: usize,
     /// Whether the next element's slot is busy.
     stopped: bool,
+}
+
+#[pinned_drop]
+impl PinnedDrop for Key {
+    /// Revokes the key of a slot that was not closed, while the slot is in the list of its memory's
+    /// device. So a failure of the memory, which no longer finds the slot afterwards, waits for the
+    /// revocation before it calls the consumer's handler (P3).
+    fn drop(self: Pin<&mut Self>) {
+        if self.listed.is_some() {
+            // Cannot fail: `Wait::Always` is not interrupted.
+            let _ = self.die(Wait::Always);
+        }
+    }
 }
 
 impl EndKey for Key {

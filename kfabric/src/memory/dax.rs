@@ -9,7 +9,8 @@
 //! dropped memory and device.
 //!
 //! C code: `dax.c`, which has the rule for notifications; [`kf_dax_failed`] does not sleep. Lock order
-//! here: the handler's lock, the lock of the list of slots, then those of a slot and of its provider.
+//! here: the handler's lock, then the lock of the list of slots. The latter is not held while a slot or its
+//! provider is called.
 
 use core::{
     mem::ManuallyDrop,
@@ -30,6 +31,7 @@ use kernel::{
         c_void, //
     },
     impl_has_work,
+    new_condvar,
     new_mutex,
     new_work,
     page::PAGE_SIZE,
@@ -41,6 +43,7 @@ use kernel::{
     str::CStr,
     sync::{
         Arc,
+        CondVar,
         Mutex, //
     },
     time::{
@@ -103,14 +106,25 @@ struct Watch {
     over: bool,
 }
 
+/// The key slots of a device's memory.
+struct Slots {
+    /// By the address of their [`Listed`]. A slot in the list exists: its drop removes it.
+    all: RBTree<usize, Slot>,
+    /// Address of the [`Listed`] whose slot's key is being ended, or 0. Its drop waits.
+    ending: usize,
+}
+
 /// Whether the memory of a device works, and the key slots of that memory.
 #[pin_data]
 pub(crate) struct Health {
     /// 0, or the negative error number of the first failure.
     error: AtomicI32,
-    /// Slots, by the address of their [`Listed`]. A slot in the list exists: its drop removes it.
+    /// Locking: no key is revoked with this lock held, because that may take as long as a device likes.
     #[pin]
-    slots: Mutex<RBTree<usize, Slot>>,
+    slots: Mutex<Slots>,
+    /// Notified when [`Slots::ending`] changes to 0.
+    #[pin]
+    ended: CondVar,
     #[pin]
     watch: Mutex<Watch>,
     /// Ends the keys. Queued once, by the first failure.
@@ -143,10 +157,15 @@ impl Health {
             failure: None,
             over: false,
         };
+        let slots = Slots {
+            all: RBTree::new(),
+            ending: 0,
+        };
         Arc::pin_init(
             pin_init!(Self {
                 error: AtomicI32::new(0),
-                slots <- new_mutex!(RBTree::new(), "kfabric_dax_slots"),
+                slots <- new_mutex!(slots, "kfabric_dax_slots"),
+                ended <- new_condvar!("kfabric_dax_ended"),
                 watch <- new_mutex!(watch, "kfabric_dax_watch"),
                 work <- new_work!("Health::work"),
             }),
@@ -178,28 +197,36 @@ impl Health {
         }
     }
 
-    /// Revokes the keys of all slots for good. Returns whether none is left.
+    /// Revokes the keys of all slots for good. Returns whether none is left. Locking: one caller at a
+    /// time, the work item.
     fn end_keys(&self) -> bool {
         let (mut at, mut all) = (0, true);
         loop {
             sys::cond_resched();
-            let slots = self.slots.lock();
-            let Some(cursor) = slots.cursor_lower_bound(&at) else {
-                return all;
+            let slot = {
+                let mut slots = self.slots.lock();
+                let Some(cursor) = slots.all.cursor_lower_bound(&at) else {
+                    return all;
+                };
+                let (address, slot) = cursor.current();
+                at = address + 1;
+                if cfg!(kfabric_seed_bug = "dax-keys-stay") {
+                    continue;
+                }
+                let (address, slot) = (*address, slot.0);
+                slots.ending = address;
+                slot
             };
-            let (address, slot) = cursor.current();
-            at = address + 1;
-            if cfg!(kfabric_seed_bug = "dax-keys-stay") {
-                continue;
-            }
-            // SAFETY: The slot is in the list, which is locked, so its drop has not begun.
-            all &= unsafe { slot.0.as_ref() }.end_for_good();
+            // SAFETY: The slot was in the list, and its drop waits until `ending` is another one.
+            all &= unsafe { slot.as_ref() }.end_for_good();
+            self.slots.lock().ending = 0;
+            self.ended.notify_all();
         }
     }
 }
 
 /// A slot's place in the list of its memory's device. The drop waits while a failure of the memory
-/// ends the slot's key.
+/// ends this slot's key. The slot has no key then: otherwise the failure would not wait for its end.
 pub(crate) struct Listed(Arc<Health>);
 
 impl Listed {
@@ -222,14 +249,19 @@ impl Listed {
         let slot = Slot(NonNull::from(slot));
         let node = RBTreeNode::new(from_ref(self).addr(), slot, GFP_KERNEL_ACCOUNT)?;
         // Cannot replace an entry: each place has its own address.
-        let _ = self.0.slots.lock().insert(node);
+        let _ = self.0.slots.lock().all.insert(node);
         self.0.check()
     }
 }
 
 impl Drop for Listed {
     fn drop(&mut self) {
-        self.0.slots.lock().remove(&from_ref(self).addr());
+        let address = from_ref(self).addr();
+        let mut slots = self.0.slots.lock();
+        while slots.ending == address {
+            self.0.ended.wait(&mut slots);
+        }
+        slots.all.remove(&address);
     }
 }
 

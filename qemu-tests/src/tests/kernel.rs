@@ -4,13 +4,16 @@
 //! line, in the kernel's log. Each line becomes a result.
 
 use super::blk_pmem::Nvdimm;
-use crate::harness::caps::IMMEDIATE_DATA;
+use super::key_batches::joined;
+use crate::harness::caps::{ARRIVED_WRITES, IMMEDIATE_DATA};
 use crate::harness::child::tell;
 use crate::harness::guest::{load_with, unload, until};
 use crate::harness::result::Part;
 use crate::harness::{skip, Ctx, Status, Test, Topology, NETNS, ONE, SHM};
+use crate::pair::WAIT;
+use crate::profile::Fake;
 use crate::raw::{field_text, from_sockaddr, hints, Dev};
-use anyhow::{anyhow, bail, ensure, Context, Result};
+use anyhow::{bail, ensure, Context, Result};
 use kfabric_uapi::*;
 use std::fs::{self, File};
 use std::io::{Read, Seek, SeekFrom};
@@ -38,6 +41,17 @@ pub const TESTS: &[Test] = &[
     })
     .seconds(30)
     .on(NETNS | SHM),
+    Test::alone(
+        "kernel.rust_consumer_of_dax_device_with_slow_card_passes",
+        |c| {
+            with_dax(c, "kfi_test_rust_api", "kfi-rust", |c, dax| {
+                Ok(format!("{} dax={} stalls=1", entry(c)?, dax.number()))
+            })
+        },
+    )
+    .seconds(30)
+    .on(NETNS)
+    .needs(ARRIVED_WRITES),
     Test::alone("kernel.c_consumer_of_dax_device_passes", |c| {
         with_dax(c, "kfi_test_c_api", "kfi-c", |c, dax| {
             Ok(format!("{} dax={}", provider(c), dax.path().display()))
@@ -100,8 +114,57 @@ fn module(ctx: &mut Ctx, name: &str, params: &str, prefix: &str) -> Result<()> {
     ctx.barrier("done")
 }
 
-/// As [`module`], with the NVDIMM as a DAX device. Unbinds its driver when the module asks for it in the
-/// log, and binds the driver again when the module has closed the device.
+/// Acts when a module asks for it in the log: unbinds the driver of the DAX device, binds the driver again
+/// when the module has closed the device, and stalls deregistrations of the RDMA device.
+struct Helper<'a> {
+    dax: &'a Nvdimm,
+    fake: Option<Fake>,
+}
+
+impl Helper<'_> {
+    /// Acts on the lines of `text`. An unbinding waits for the module, so a thread does it.
+    fn act<'s>(
+        &'s self,
+        text: &str,
+        scope: &'s std::thread::Scope<'s, '_>,
+    ) -> Result<Vec<std::thread::ScopedJoinHandle<'s, Result<()>>>> {
+        let mut threads = Vec::new();
+        for line in text.lines().filter_map(|line| line.strip_prefix("# ")) {
+            match line {
+                "unbind" => threads.push(scope.spawn(|| self.unbind())),
+                "stall" => self.stall()?,
+                "go on" => self.fake()?.set("reset=1")?,
+                "unbind in stall" => {
+                    self.stall()?;
+                    until("a deregistration", WAIT, || {
+                        let calls = self.fake()?.counters()?["dereg_mr"].all;
+                        Ok((calls > 0).then_some(()))
+                    })?;
+                    threads.push(scope.spawn(|| self.unbind()));
+                    std::thread::sleep(Duration::from_millis(500));
+                    self.fake()?.set("reset=1")?;
+                }
+                _ => {}
+            }
+        }
+        Ok(threads)
+    }
+
+    fn fake(&self) -> Result<&Fake> {
+        self.fake.as_ref().context("no fake device")
+    }
+
+    fn stall(&self) -> Result<()> {
+        self.fake()?.set("reset=1 delay=dereg_mr:5000000:1")
+    }
+
+    fn unbind(&self) -> Result<()> {
+        self.dax.unbind()?;
+        self.dax.bind()
+    }
+}
+
+/// As [`module`], with the NVDIMM as a DAX device, and with a [`Helper`].
 fn with_dax(
     ctx: &mut Ctx,
     name: &str,
@@ -113,23 +176,26 @@ fn with_dax(
         let params = params(ctx, &dax)?;
         let over = AtomicBool::new(false);
         let mut log = log_end()?;
+        let fake = params.contains("stalls=1").then(Fake::load).transpose()?;
+        let helper = Helper { dax: &dax, fake };
         std::thread::scope(|scope| {
-            let unbinder = scope.spawn(|| -> Result<()> {
+            let (helper, over) = (&helper, &over);
+            let acting = scope.spawn(move || -> Result<()> {
+                let mut threads = Vec::new();
                 while !over.load(Ordering::Acquire) {
-                    if records(&mut log, &format!("{name}: ")).contains("# unbind") {
-                        dax.unbind()?;
-                        dax.bind()?;
-                    }
+                    let text = records(&mut log, &format!("{name}: "));
+                    threads.extend(helper.act(&text, scope)?);
                     std::thread::sleep(Duration::from_millis(10));
                 }
-                Ok(())
+                threads.into_iter().try_for_each(joined)
             });
             let ran = run(name, &params, prefix);
             over.store(true, Ordering::Release);
-            let unbound = unbinder.join();
+            let acted = joined(acting);
             ran?;
-            unbound.map_err(|_| anyhow!("the thread that unbinds panicked"))?
+            acted
         })?;
+        drop(helper);
         dax.end()?;
     }
     ctx.barrier("done")

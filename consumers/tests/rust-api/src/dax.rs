@@ -1,10 +1,17 @@
 // SPDX-License-Identifier: GPL-2.0
-//! Tests of memory of a block device with a DAX device. The loading program unbinds the device's driver
-//! when a test asks for it in the log, and binds the driver again.
+//! Tests of memory of a block device with a DAX device. The loading program acts when a test asks for it in
+//! the log:
+//!
+//! | line | action |
+//! |---|---|
+//! | `# unbind` | unbinds the device's driver, and binds the driver again |
+//! | `# stall` | the RDMA device's next deregistration takes 5 s, or until `# go on` |
+//! | `# unbind in stall` | as `# stall`; begins to unbind during the stall, which then lasts half a second more |
 
 use core::sync::atomic::{
     AtomicI32,
     AtomicU32,
+    AtomicU64,
     Ordering, //
 };
 use kernel::{
@@ -13,7 +20,9 @@ use kernel::{
     sync::Arc,
     time::{
         delay::fsleep,
-        Delta, //
+        Delta,
+        Instant,
+        Monotonic, //
     }, //
 };
 use kfabric::{
@@ -66,6 +75,12 @@ pub(crate) const TESTS: &[Test] = &[
     ),
 ];
 
+/// The tests of this file that need an RDMA device whose deregistrations stall.
+pub(crate) const STALLED: &[Test] = &[
+    ("dax_stalled_revocation_delays_no_other_slot", stalled),
+    ("dax_p03_handler_waits_for_dropped_key", dropped),
+];
+
 /// Bytes of a write.
 const LEN: usize = 700;
 /// Bytes of the registered memory, and its place on the device.
@@ -76,6 +91,9 @@ const OFFSET: u64 = 2 << 12;
 struct Handler {
     calls: AtomicU32,
     error: AtomicI32,
+    /// Milliseconds from the handler's creation to its last call.
+    after: AtomicU64,
+    created: Instant<Monotonic>,
     waiter: Arc<Waiter>,
 }
 
@@ -84,6 +102,8 @@ impl Handler {
         let handler = Self {
             calls: AtomicU32::new(0),
             error: AtomicI32::new(0),
+            after: AtomicU64::new(0),
+            created: Instant::now(),
             waiter: station::waiter()?,
         };
         Ok(Arc::new(handler, GFP_KERNEL)?)
@@ -92,11 +112,18 @@ impl Handler {
     fn calls(&self) -> u32 {
         self.calls.load(Ordering::Acquire)
     }
+
+    /// Milliseconds since the handler's creation. Not negative.
+    fn millis(&self) -> u64 {
+        // CAST: Time does not go back.
+        self.created.elapsed().as_millis() as u64
+    }
 }
 
 impl Failed for Handler {
     fn failed(&self, error: Error) {
         self.error.store(error.to_errno(), Ordering::Relaxed);
+        self.after.store(self.millis(), Ordering::Relaxed);
         self.calls.fetch_add(1, Ordering::AcqRel);
         self.waiter.wake();
     }
@@ -259,5 +286,73 @@ fn removed_without_handler(station: &Station) -> Outcome {
     exported.has_ended(station, &here)?;
     exported.close()?;
     check_eq!(handler.calls(), 0);
+    Ok(())
+}
+
+/// A failure ends the keys of two slots, and the revocation of the first one stalls. Meanwhile the other
+/// slot can be closed and dropped.
+fn stalled(station: &Station) -> Outcome {
+    let device = open()?;
+    let handler = Handler::new()?;
+    device.watch(handler.clone())?;
+    let memory = device.memory(OFFSET, SIZE)?;
+    let shared = Region::register(&station.domain, memory, REMOTE, true)?;
+    let (a, b) = (Key::alloc(&shared)?, Key::alloc(&shared)?);
+    for slot in [&a, &b] {
+        slot.assign(0, SIZE as u64, REMOTE)?;
+    }
+    pr_info!("# stall\n");
+    pr_info!("# unbind\n");
+    for _ in 0..PATIENCE / 10 {
+        if a.value().is_none() || b.value().is_none() {
+            break;
+        }
+        fsleep(Delta::from_millis(10));
+    }
+    let (stalls, other) = match a.value() {
+        None => (a, b),
+        Some(_) => (b, a),
+    };
+    check!(stalls.value().is_none() && other.value().is_some());
+    other.close();
+    drop(other);
+    // If the drop had waited for the stalled revocation, the handler would be called now.
+    fsleep(Delta::from_millis(100));
+    check_eq!(handler.calls(), 0);
+    pr_info!("# go on\n");
+    let called = || Ok((handler.calls() == 1).then_some(()));
+    handler.waiter.until(PATIENCE, called)?;
+    stalls.close();
+    shared.close()?;
+    Ok(())
+}
+
+/// The consumer drops a slot with a key. The revocation stalls, and meanwhile the device is removed.
+fn dropped(station: &Station) -> Outcome {
+    let device = open()?;
+    let handler = Handler::new()?;
+    device.watch(handler.clone())?;
+    let memory = device.memory(OFFSET, SIZE)?;
+    let shared = Region::register(&station.domain, memory, REMOTE, true)?;
+    pr_info!("# unbind in stall\n");
+    let mut end = None;
+    for _ in 0..PATIENCE / 10 {
+        let slot = Key::alloc(&shared)?;
+        slot.assign(0, SIZE as u64, REMOTE)?;
+        let start = handler.millis();
+        drop(slot);
+        if handler.millis() - start >= 400 {
+            end = Some(handler.millis());
+            break;
+        }
+        fsleep(Delta::from_millis(10));
+    }
+    check!(end.is_some());
+    let called = || Ok((handler.calls() == 1).then_some(()));
+    handler.waiter.until(PATIENCE, called)?;
+    // The handler may be called once the key is revoked, a moment before the drop returns.
+    let called = handler.after.load(Ordering::Relaxed);
+    check!(end.is_some_and(|end| called + 200 > end));
+    shared.close()?;
     Ok(())
 }

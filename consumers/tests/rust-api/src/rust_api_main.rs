@@ -44,6 +44,10 @@ module! {
             default: -1,
             description: "Number of the pmem device that the tests of dax.rs use; the others are not run",
         },
+        stalls: i32 {
+            default: 0,
+            description: "1: of dax.rs, run only the tests with a stalled deregistration",
+        },
     },
 }
 
@@ -65,8 +69,10 @@ impl kernel::Module for RustApi {
             atomic::TESTS,
             durable::TESTS,
         ];
+        let stalls = ktap::parameter(module_parameters::stalls.value());
         let groups = match ktap::parameter(module_parameters::dax.value()) {
             ..0 => all,
+            _ if stalls == 1 => &[dax::STALLED],
             _ => &[dax::TESTS],
         };
         let entry = ktap::parameter(module_parameters::entry.value());
