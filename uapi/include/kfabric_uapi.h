@@ -1255,9 +1255,9 @@ struct kfi_eq_read {
 	/* Out: error code of the provider (verbs: the reject reason or CM status). */
 	__u32 prov_errno;
 	/*
-	 * Pointer to one struct kfi_info_entry of its first version's size (up to visible), or 0. A KFI_CONNREQ stores there
-	 * the provider, fabric and domain to accept on, the local address and the peer's. Later fields
-	 * are not written.
+	 * Pointer to one struct kfi_info_entry of its first version's size, or 0. Its last field is
+	 * domain_name; visible and later fields are not written. A KFI_CONNREQ stores there the
+	 * offer of the domain to accept on, with the local address and the peer's.
 	 */
 	__u64 info;
 	/*

@@ -942,9 +942,9 @@ pub struct EqRead {
     pub err: u32,
     /// Out: error code of the provider (verbs: the reject reason or CM status).
     pub prov_errno: u32,
-    /// Pointer to one [`InfoEntry`] of its first version's size (up to `visible`), or 0. A `KFI_CONNREQ` stores there
-    /// the provider, fabric and domain to accept on, the local address and the peer's. Later fields
-    /// are not written.
+    /// Pointer to one [`InfoEntry`] of its first version's size, or 0. Its last field is
+    /// `domain_name`; `visible` and later fields are not written. A `KFI_CONNREQ` stores there the
+    /// offer of the domain to accept on, with the local address and the peer's.
     pub info: u64,
     /// Out, for `KFI_CONNREQ`: the auth key of the passive endpoint that the peer has proven,
     /// counted from 1. 0: the passive endpoint has no auth keys.

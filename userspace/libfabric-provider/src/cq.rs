@@ -2,9 +2,9 @@
 //! Completion queues.
 
 use std::ffi::{c_char, c_int, c_void};
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::ptr::{null_mut, with_exposed_provenance_mut};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use kfabric::uapi as abi;
 use kfabric::{Completion, CompletionQueue, Format};
@@ -15,7 +15,7 @@ use crate::ffi::*;
 use crate::object::{self, ended, Kind};
 use crate::post::injected;
 use crate::text;
-use crate::wait::{Flag, Timeout, Wait};
+use crate::wait::{either, Signal, Timeout, Wait};
 
 /// A completion queue.
 pub(crate) struct Cq {
@@ -24,8 +24,10 @@ pub(crate) struct Cq {
     prov: Arc<str>,
     /// Version of the interface that the program uses.
     version: u32,
-    /// Raised by `fi_cq_signal`, for one wait.
-    signal: Flag,
+    /// Raised by `fi_cq_signal`.
+    signal: Signal,
+    /// The program's descriptor: readable with the kernel's or after a signal. Made on demand.
+    descriptor: OnceLock<OwnedFd>,
     wait: Wait,
 }
 
@@ -78,13 +80,14 @@ impl Cq {
         // posted receives.
         let asked = u32::try_from(size).unwrap_or(u32::MAX);
         let depth = asked.saturating_mul(4).clamp(4096, abi::KFI_CQ_SIZE_MAX);
-        let signal = Flag::new()?;
+        let signal = Signal::new()?;
         Ok(Self {
             cq: domain.domain.completion_queue(depth, Format::Data).ours()?,
             format,
             prov: domain.prov.clone(),
             version: domain.version,
             signal,
+            descriptor: OnceLock::new(),
             wait,
         })
     }
@@ -94,10 +97,21 @@ impl Cq {
         while self.cq.skip_failure(injected()).unwrap_or(false) {}
     }
 
-    /// Whether there is nothing to read.
+    /// Whether there is nothing to read, and no signal since the last wait.
     pub(crate) fn may_wait(&self) -> bool {
         self.skip_injected();
-        self.cq.try_wait()
+        let signaled = self.signal.take();
+        self.cq.try_wait() && !signaled
+    }
+
+    /// The descriptor that the program may wait for.
+    fn descriptor(&self) -> Result<BorrowedFd<'_>, Errno> {
+        if let Some(made) = self.descriptor.get() {
+            return Ok(made.as_fd());
+        }
+        let made = either(self.cq.as_fd(), self.signal.as_fd())?;
+        // If another thread was faster, its descriptor holds.
+        Ok(self.descriptor.get_or_init(|| made).as_fd())
     }
 
     /// Reads up to `count` completions. `give` gets each with its number.
@@ -163,7 +177,14 @@ unsafe extern "C" fn control(fid: *mut fid, command: c_int, arg: *mut c_void) ->
     // SAFETY: a queue's fid, and the argument that the command takes.
     unsafe {
         let cq = object::body::<Cq>(fid);
-        cq.wait.control(command, arg, Some(cq.cq.as_fd()))
+        let fd = match command as u32 {
+            FI_GETWAIT if cq.wait.is_fd() => match cq.descriptor() {
+                Ok(fd) => Some(fd),
+                Err(errno) => return -errno,
+            },
+            _ => None,
+        };
+        cq.wait.control(command, arg, fd)
     }
 }
 
@@ -268,16 +289,17 @@ unsafe extern "C" fn sread(
     timeout: c_int,
 ) -> isize {
     let timeout = Timeout::new(timeout);
+    let mut waiter = None;
     loop {
         // SAFETY: as for `read`.
         let (rc, of) = unsafe { (read(cq, buf, count), object::body::<Cq>(cq)) };
         let empty = rc == -(libc::EAGAIN as isize);
-        if !empty || of.signal.lower() {
+        if !empty || waiter.get_or_insert_with(|| of.signal.wait()).is_signaled() {
             return rc;
         }
         match of.cq.begin_wait() {
             // The wait counts until the end of the `match`.
-            Some(_) if timeout.wait(of.cq.as_fd(), of.signal.0.as_fd()) => {}
+            Some(_) if timeout.wait(of.cq.as_fd(), of.signal.as_fd()) => {}
             Some(_) => return rc,
             // There is something to read, or it is an ignored failure. At the end of the time, too:
             // `begin_wait` may have taken a message whose alarm was meant for another waiter.

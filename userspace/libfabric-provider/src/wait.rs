@@ -3,7 +3,8 @@
 
 use std::ffi::{c_int, c_void};
 use std::io::Error;
-use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use crate::error::{Errno, Ours};
@@ -98,6 +99,102 @@ impl Flag {
     }
 }
 
+/// What `fi_cq_signal` wakes: all threads that wait at the time, or else the next wait.
+pub(crate) struct Signal {
+    /// Raised while a waiter that a signal has reached still waits, or a signal met no waiter.
+    flag: Flag,
+    state: Mutex<Waiters>,
+}
+
+#[derive(Default)]
+struct Waiters {
+    count: usize,
+    /// Number of waiters that a signal has reached, and that have not ended their wait.
+    woken: usize,
+    /// Number of signals.
+    signals: u64,
+    /// Whether the last signal met no waiter, and the next wait takes it.
+    pending: bool,
+}
+
+/// A thread that waits. Signals from its begin on are for this thread, too.
+pub(crate) struct Waiter<'a> {
+    of: &'a Signal,
+    seen: u64,
+}
+
+impl Signal {
+    /// Makes an object without a signal.
+    pub(crate) fn new() -> Result<Self, Errno> {
+        Ok(Self {
+            flag: Flag::new()?,
+            state: Mutex::default(),
+        })
+    }
+
+    fn state(&self) -> MutexGuard<'_, Waiters> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Wakes all threads that wait; the next one if none waits.
+    pub(crate) fn raise(&self) {
+        let mut state = self.state();
+        state.signals += 1;
+        state.woken = state.count;
+        state.pending = state.count == 0;
+        self.flag.raise();
+    }
+
+    /// Begins a wait, which takes a signal that met no waiter.
+    pub(crate) fn wait(&self) -> Waiter<'_> {
+        let mut state = self.state();
+        state.count += 1;
+        let taken = std::mem::take(&mut state.pending);
+        state.woken += usize::from(taken);
+        Waiter {
+            of: self,
+            seen: state.signals - u64::from(taken),
+        }
+    }
+
+    /// Takes a signal that met no waiter. Returns whether there was one.
+    pub(crate) fn take(&self) -> bool {
+        let mut state = self.state();
+        let taken = std::mem::take(&mut state.pending);
+        if taken {
+            self.flag.lower();
+        }
+        taken
+    }
+}
+
+impl AsFd for Signal {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.flag.0.as_fd()
+    }
+}
+
+impl Waiter<'_> {
+    /// Returns whether there was a signal for this thread.
+    pub(crate) fn is_signaled(&self) -> bool {
+        self.of.state().signals != self.seen
+    }
+}
+
+impl Drop for Waiter<'_> {
+    fn drop(&mut self) {
+        let mut state = self.of.state();
+        state.count -= 1;
+        if state.signals == self.seen {
+            return;
+        }
+        state.woken -= 1;
+        if state.woken == 0 {
+            self.of.flag.lower();
+        }
+    }
+}
+
 /// Makes an epoll descriptor that is readable when one of two descriptors is.
 pub(crate) fn either(a: BorrowedFd<'_>, b: BorrowedFd<'_>) -> Result<OwnedFd, Errno> {
     // SAFETY: no pointers.
@@ -152,5 +249,49 @@ impl Timeout {
         // SAFETY: an array of two entries.
         unsafe { libc::poll(fds.as_mut_ptr(), 2, ms) };
         true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn is_readable(fd: BorrowedFd<'_>) -> bool {
+        let mut fd = libc::pollfd {
+            fd: fd.as_raw_fd(),
+            events: libc::POLLIN,
+            revents: 0,
+        };
+        // SAFETY: an array of one entry.
+        unsafe { libc::poll(&raw mut fd, 1, 0) == 1 }
+    }
+
+    #[test]
+    fn signal_reaches_all_waiters_and_no_later_one() {
+        let signal = Signal::new().expect("a descriptor");
+        let (one, two) = (signal.wait(), signal.wait());
+        assert!(!one.is_signaled() && !is_readable(signal.as_fd()));
+        signal.raise();
+        assert!(one.is_signaled() && is_readable(signal.as_fd()));
+        drop(one);
+        assert!(two.is_signaled() && is_readable(signal.as_fd()));
+        let later = signal.wait();
+        drop(two);
+        assert!(!later.is_signaled() && !is_readable(signal.as_fd()));
+        drop(later);
+        assert!(!is_readable(signal.as_fd()) && !signal.take());
+    }
+
+    #[test]
+    fn signal_without_waiter_is_taken_once() {
+        let signal = Signal::new().expect("a descriptor");
+        signal.raise();
+        signal.raise();
+        assert!(is_readable(signal.as_fd()));
+        assert!(signal.wait().is_signaled());
+        assert!(!signal.wait().is_signaled() && !is_readable(signal.as_fd()));
+        signal.raise();
+        assert!(signal.take() && !signal.take());
+        assert!(!is_readable(signal.as_fd()));
     }
 }

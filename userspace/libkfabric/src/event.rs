@@ -357,8 +357,9 @@ pub struct ConnRequest {
     pub auth_key: Option<u32>,
     /// The peer's address, as it says.
     pub peer: Option<SocketAddr>,
-    /// The names of the provider, fabric and domain to accept on, the local address
-    /// ([`Info::source`]) and the peer's ([`Info::destination`]). All other fields are zero.
+    /// The domain to accept on, with its capabilities and limits as in an answer of
+    /// [`Device::info`](crate::Device::info), the local address ([`Info::source`]) and the peer's
+    /// ([`Info::destination`]). Fields after the entry's first version (from `visible`) are zero.
     pub info: Info,
 }
 
