@@ -28,37 +28,79 @@ const WARN: (c_int, c_int) = (0, 0);
 /// `FI_PARAM_STRING`.
 const STRING: c_int = 0;
 
-fn find(name: &CStr) -> *mut c_void {
-    static LIB: OnceLock<usize> = OnceLock::new();
-    let lib = LIB.get_or_init(|| {
-        // SAFETY: a C string. The library that loads us is there already; nothing is loaded.
-        let at = unsafe {
-            libc::dlopen(
-                c"libfabric.so.1".as_ptr(),
-                libc::RTLD_NOLOAD | libc::RTLD_NOW,
-            )
+/// The libfabric that loaded the plug-in.
+struct Library {
+    /// Handle of `dlopen`; null for the default search.
+    handle: usize,
+    /// Address at which the file is loaded; 0 if unknown.
+    base: usize,
+}
+
+static LIBRARY: OnceLock<Library> = OnceLock::new();
+
+/// Notes which libfabric calls the plug-in. Its name is not known: Python's wheels, for example, have
+/// copies of other names, which other libraries cannot see. `fi_prov_ini` calls this function: there the
+/// first caller outside this file is libfabric.
+pub(crate) fn note_caller() {
+    LIBRARY.get_or_init(|| {
+        let (name, base) = match caller() {
+            Some((name, base)) => (name, base),
+            None => (c"libfabric.so.1".to_owned(), 0),
         };
-        at.expose_provenance()
+        // SAFETY: a C string. The library is loaded already; nothing is loaded.
+        let handle = unsafe { libc::dlopen(name.as_ptr(), libc::RTLD_NOLOAD | libc::RTLD_NOW) };
+        let handle = handle.expose_provenance();
+        Library { handle, base }
     });
-    let lib = std::ptr::with_exposed_provenance_mut(*lib);
+}
+
+/// The file of an address, and where it is loaded.
+fn object_of(at: *const c_void) -> Option<(CString, usize)> {
+    // SAFETY: zeroes are a valid value; any address, and a place for the answer, whose text lives as
+    // long as the file is loaded.
+    unsafe {
+        let mut info: libc::Dl_info = std::mem::zeroed();
+        if libc::dladdr(at, &raw mut info) == 0 || info.dli_fname.is_null() {
+            return None;
+        }
+        Some((
+            CStr::from_ptr(info.dli_fname).to_owned(),
+            info.dli_fbase.addr(),
+        ))
+    }
+}
+
+/// The file that called a function of this file, and where the caller's file is loaded.
+fn caller() -> Option<(CString, usize)> {
+    let (_, own) = object_of(caller as fn() -> Option<(CString, usize)> as *const c_void)?;
+    let mut frames = [std::ptr::null_mut(); 32];
+    // SAFETY: an array of 32 places.
+    let count = unsafe { libc::backtrace(frames.as_mut_ptr(), 32) };
+    let frames = &frames[..usize::try_from(count).unwrap_or(0)];
+    let mut objects = frames.iter().filter_map(|at| object_of(*at));
+    objects.find(|(_, base)| *base != own)
+}
+
+/// Looks a function of libfabric up; null if libfabric does not export it.
+fn find(name: &CStr) -> *mut c_void {
+    let (handle, base) = LIBRARY.get().map_or((0, 0), |of| (of.handle, of.base));
+    let handle = std::ptr::with_exposed_provenance_mut(handle);
     // SAFETY: a handle of `dlopen`, or null, which is RTLD_DEFAULT; and a C string.
-    unsafe { libc::dlsym(lib, name.as_ptr()) }
+    let found = unsafe { libc::dlsym(handle, name.as_ptr()) };
+    // The search goes on in other files. A second libfabric may have another version.
+    let is_own = |at| object_of(at).is_some_and(|(_, found)| found == base);
+    if found.is_null() || base == 0 || is_own(found) {
+        return found;
+    }
+    std::ptr::null_mut()
 }
 
 /// The path of the plug-in's own file; empty if unknown.
 pub(crate) fn own_file() -> String {
-    let own = own_file as fn() -> String;
-    // SAFETY: zeroes are a valid value; an address of this file, and a place for the answer, whose
-    // text lives as long as the file is loaded.
-    unsafe {
-        let mut info: libc::Dl_info = std::mem::zeroed();
-        if libc::dladdr(own as *const c_void, &raw mut info) == 0 || info.dli_fname.is_null() {
-            return String::new();
-        }
-        CStr::from_ptr(info.dli_fname)
-            .to_string_lossy()
-            .into_owned()
-    }
+    let own = object_of(own_file as fn() -> String as *const c_void);
+    own.map_or(String::new(), |(file, _)| {
+        file.to_string_lossy().into_owned()
+    })
 }
 
 /// The version of the loaded library: major << 16 | minor. 1.17 if unknown.
@@ -74,11 +116,20 @@ pub(crate) fn version() -> u32 {
     })
 }
 
-/// Declares a parameter, and returns its value if the user has set it.
+/// The variable of a parameter, as libfabric names it for the provider `kfabric`.
+pub(crate) fn variable(name: &CStr) -> Option<String> {
+    let name = name.to_string_lossy().to_uppercase();
+    let value = std::env::var_os(format!("FI_KFABRIC_{name}"))?;
+    Some(value.to_string_lossy().into_owned())
+}
+
+/// Declares a parameter, and returns its value if the user has set it. The value is that of the
+/// variable if libfabric does not export its functions for parameters: a program must not run without
+/// the auth key that the user has given it.
 pub(crate) fn parameter(prov: *mut fi_provider, name: &CStr, help: &CStr) -> Option<String> {
     let (define, get) = (find(c"fi_param_define"), find(c"fi_param_get"));
     if define.is_null() || get.is_null() {
-        return None;
+        return variable(name);
     }
     let mut value: *const c_char = std::ptr::null();
     // SAFETY: these types hold in all versions; the provider and the strings live for ever.
@@ -116,5 +167,30 @@ pub(crate) fn warn(text: &str) {
                 text.as_ptr(),
             );
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn caller_is_the_first_object_outside_this_one() {
+        let (name, base) = caller().expect("a caller");
+        let name = name.to_string_lossy().into_owned();
+        // The C library starts threads, and `main`.
+        assert!(name.contains("libc.so"), "{name}");
+        assert_ne!(base, 0);
+        assert_ne!(name, own_file());
+    }
+
+    #[test]
+    fn parameter_without_interface_is_read_from_the_environment() {
+        let help = c"";
+        let prov = crate::provider();
+        assert_eq!(parameter(prov, c"test_of_core", help), None);
+        std::env::set_var("FI_KFABRIC_TEST_OF_CORE", "a value");
+        let value = parameter(prov, c"test_of_core", help);
+        assert_eq!(value.as_deref(), Some("a value"));
     }
 }

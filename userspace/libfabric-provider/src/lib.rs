@@ -130,6 +130,7 @@ fn is_alias() -> bool {
 /// Returns the provider. libfabric calls this function once, when it loads the plug-in.
 #[no_mangle]
 pub extern "C" fn fi_prov_ini() -> *mut fi_provider {
+    core::note_caller();
     let prov = provider();
     let alias = is_alias();
     if alias {
@@ -141,10 +142,7 @@ pub extern "C" fn fi_prov_ini() -> *mut fi_provider {
     }
     // The alias has the variables of its true name, and declares none.
     let parameter = |name: &CStr, help: &CStr| match alias {
-        true => {
-            let name = name.to_string_lossy().to_uppercase();
-            std::env::var(format!("FI_KFABRIC_{name}")).ok()
-        }
+        true => core::variable(name),
         false => core::parameter(prov, name, help),
     };
     let help = c"Path of the device file (default: /dev/kfabric)";
