@@ -14,8 +14,11 @@ use crate::error::{translate, Errno, Ours};
 use crate::ffi::*;
 use crate::object::{self, ended, Kind};
 use crate::post::injected;
-use crate::text;
 use crate::wait::{either, Signal, Timeout, Wait};
+use crate::{core, text};
+
+/// Least entries of the kernel's queue.
+const DEPTH_MIN: u32 = 4096;
 
 /// A completion queue.
 pub(crate) struct Cq {
@@ -68,6 +71,10 @@ impl Cq {
         let (size, wait, format) = attr.map_or((0, FI_WAIT_UNSPEC, FI_CQ_FORMAT_UNSPEC), |a| {
             (a.size, a.wait_obj, a.format)
         });
+        // FI_AFFINITY is a wish. FI_PEER, for example, means that the context is another provider's.
+        if attr.is_some_and(|a| a.flags & !u64::from(FI_AFFINITY) != 0) {
+            return Err(FI_EBADFLAGS as Errno);
+        }
         let wait = Wait::new(wait)?;
         let format = match format {
             FI_CQ_FORMAT_UNSPEC => FI_CQ_FORMAT_CONTEXT,
@@ -76,10 +83,14 @@ impl Cq {
             }
             _ => return Err(libc::EINVAL),
         };
-        // The kernel takes a slot when it accepts an operation, so the ring also has room for
-        // posted receives.
-        let asked = u32::try_from(size).unwrap_or(u32::MAX);
-        let depth = asked.saturating_mul(4).clamp(4096, abi::KFI_CQ_SIZE_MAX);
+        let depth = depth(size, crate::queue_factor()).ok_or_else(|| {
+            core::warn(&format!(
+                "a completion queue has at most {} entries, not {size}: ofi_rxm needs smaller \
+                 FI_UNIVERSE_SIZE, FI_OFI_RXM_MSG_TX_SIZE or FI_OFI_RXM_MSG_RX_SIZE",
+                abi::KFI_CQ_SIZE_MAX
+            ));
+            libc::EINVAL
+        })?;
         let signal = Signal::new()?;
         Ok(Self {
             cq: domain.domain.completion_queue(depth, Format::Data).ours()?,
@@ -156,6 +167,18 @@ impl Cq {
             _ => done as isize,
         }
     }
+}
+
+/// Entries of the kernel's queue for a program that asks for `size` entries. The kernel takes an entry
+/// when it accepts an operation, so the queue also needs entries for posted receives: `factor` times as
+/// many as asked for, where the kernel's limit allows. `None` if `size` exceeds the limit.
+fn depth(size: usize, factor: u32) -> Option<u32> {
+    let asked = u32::try_from(size).ok()?;
+    if asked > abi::KFI_CQ_SIZE_MAX {
+        return None;
+    }
+    let depth = asked.saturating_mul(factor);
+    Some(depth.clamp(DEPTH_MIN, abi::KFI_CQ_SIZE_MAX))
 }
 
 /// `fi_cq_open`.
@@ -341,5 +364,27 @@ unsafe extern "C" fn strerror(
     unsafe {
         let prov = &object::body::<Cq>(cq).prov;
         text::give(text::completion(prov, prov_errno), buf, len)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn queue_has_as_many_entries_as_asked_for_or_is_refused() {
+        let most = abi::KFI_CQ_SIZE_MAX;
+        for (size, factor, expected) in [
+            (0, 4, Some(DEPTH_MIN)),
+            (64, 4, Some(DEPTH_MIN)),
+            (2000, 4, Some(8000)),
+            (2000, 1, Some(DEPTH_MIN)),
+            (1 << 16, 4, Some(most)),
+            (most as usize, 64, Some(most)),
+            (most as usize + 1, 1, None),
+            (usize::MAX, 4, None),
+        ] {
+            assert_eq!(depth(size, factor), expected, "{size}");
+        }
     }
 }

@@ -32,7 +32,7 @@ mod wait;
 
 use std::cell::UnsafeCell;
 use std::ffi::CStr;
-use std::sync::OnceLock;
+use std::sync::{Once, OnceLock};
 
 use ffi::*;
 
@@ -66,6 +66,15 @@ static RINGS: OnceLock<bool> = OnceLock::new();
 /// The domain to which the user restricts the program.
 static DOMAIN: OnceLock<String> = OnceLock::new();
 
+/// Entries of a completion queue for each one that the program asks for.
+static QUEUE_FACTOR: OnceLock<u32> = OnceLock::new();
+
+/// [`QUEUE_FACTOR`] if the user has set none: a queue also has an entry for each posted receive.
+const DEFAULT_QUEUE_FACTOR: u32 = 4;
+
+/// Greatest value of [`QUEUE_FACTOR`].
+const QUEUE_FACTOR_MAX: u32 = 64;
+
 /// Returns the provider's structure.
 pub(crate) fn provider() -> *mut fi_provider {
     PROVIDER.0.get()
@@ -86,6 +95,28 @@ pub(crate) fn allows_domain(name: &str) -> bool {
         Some((_, Some(left_out))) => left_out != name,
         Some((only, None)) => only == name,
     }
+}
+
+/// Warns once if the user restricts the program to a domain that is not among these.
+pub(crate) fn check_domain<'a>(mut domains: impl Iterator<Item = &'a str>) {
+    static WARNED: Once = Once::new();
+    let Some(only) = DOMAIN.get().filter(|name| !name.starts_with('^')) else {
+        return;
+    };
+    if domains.all(|domain| domain != only) {
+        WARNED.call_once(|| core::warn(&format!("FI_KFABRIC_DOMAIN: no domain is named {only}")));
+    }
+}
+
+/// Returns how many entries a completion queue has for each one that the program asks for.
+pub(crate) fn queue_factor() -> u32 {
+    *QUEUE_FACTOR.get().unwrap_or(&DEFAULT_QUEUE_FACTOR)
+}
+
+/// Converts the value of the parameter `queue_factor`.
+fn factor(value: &str) -> Option<u32> {
+    let factor = value.trim().parse().ok()?;
+    (1..=QUEUE_FACTOR_MAX).contains(&factor).then_some(factor)
 }
 
 /// Returns whether endpoints with this `data_progress` ask for rings. Messages of rings move only while
@@ -158,8 +189,22 @@ pub extern "C" fn fi_prov_ini() -> *mut fi_provider {
     let help =
         c"Whether messages within the host use rings: yes, for programs that do not ask for \
         automatic progress; no (default: for programs that ask for manual progress)";
-    if let Some(rings) = parameter(c"rings", help).and_then(|value| yes_or_no(&value)) {
-        let _ = RINGS.set(rings);
+    if let Some(value) = parameter(c"rings", help) {
+        match yes_or_no(&value) {
+            Some(rings) => drop(RINGS.set(rings)),
+            None => core::warn(&format!(
+                "FI_KFABRIC_RINGS: {value:?} is neither yes nor no, and is ignored"
+            )),
+        }
+    }
+    let help = c"Entries of a completion queue for each one that the program asks for, 1 to 64 (default: 4)";
+    if let Some(value) = parameter(c"queue_factor", help) {
+        match factor(&value) {
+            Some(factor) => drop(QUEUE_FACTOR.set(factor)),
+            None => core::warn(&format!(
+                "FI_KFABRIC_QUEUE_FACTOR: {value:?} is not a number from 1 to {QUEUE_FACTOR_MAX}, and is ignored"
+            )),
+        }
     }
     let help = c"Path of a file with the auth key of domains and listeners (default: none)";
     if let Some(path) = parameter(c"auth_key_file", help) {
