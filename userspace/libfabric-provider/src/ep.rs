@@ -196,7 +196,8 @@ impl Endpoint {
                 opened.map_err(Box::new)
             })?
         };
-        let unused = |bits: u64| of.caps != 0 && of.caps & bits == 0;
+        let caps = info::with_directions(of.caps);
+        let unused = |bits: u64| caps != 0 && caps & bits == 0;
         Ok(Self {
             ep,
             at,

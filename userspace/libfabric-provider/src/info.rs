@@ -129,6 +129,60 @@ fn has_rings(entry: &abi::InfoEntry, hints: Option<&Hints<'_>>) -> bool {
         && orders.iter().all(|order| order & AFTER_SEND == 0)
 }
 
+/// Kinds of operations, and the directions of each side.
+const KINDS: u64 = abi::KFI_MSG | abi::KFI_RMA | abi::KFI_ATOMIC;
+const TRANSMITS: u64 = abi::KFI_SEND | abi::KFI_READ | abi::KFI_WRITE;
+const RECEIVES: u64 = abi::KFI_RECV | abi::KFI_REMOTE_READ | abi::KFI_REMOTE_WRITE;
+/// Capabilities that apply to the attributes of each side. libfabric ignores there those of the other
+/// side (`ofi_check_tx_attr()`, `ofi_check_rx_attr()`).
+const TX_CAPS: u64 = KINDS | TRANSMITS | FI_FENCE as u64;
+const RX_CAPS: u64 = KINDS | RECEIVES;
+
+/// Adds the directions of the kinds that have none: such a kind means all of its directions.
+pub(crate) fn with_directions(mut caps: u64) -> u64 {
+    let msg = abi::KFI_SEND | abi::KFI_RECV;
+    let rma = (TRANSMITS | RECEIVES) & !msg;
+    let given = caps;
+    if given & abi::KFI_MSG != 0 && given & msg == 0 {
+        caps |= msg;
+    }
+    if given & (abi::KFI_RMA | abi::KFI_ATOMIC) != 0 && given & rma == 0 {
+        caps |= rma;
+    }
+    caps
+}
+
+/// Whether the capabilities of a side are among those of the info, as `fi_endpoint(3)` demands.
+fn is_subset(side: u64, of: u64) -> bool {
+    of == 0 || side & !with_directions(of) == 0
+}
+
+/// The capabilities of a side in an answer: those of the info, or fewer if the hints name fewer.
+fn side_caps(hinted: Option<u64>, caps: u64, of_side: u64) -> u64 {
+    match hinted.unwrap_or(0) & of_side {
+        0 => caps & of_side,
+        fewer => with_directions(fewer) & caps & of_side,
+    }
+}
+
+/// The modes that a program supports on a side: those of the side if it names any, else the info's.
+fn side_mode(side: Option<u64>, info: u64) -> u64 {
+    match side {
+        None | Some(0) => info,
+        Some(side) => side,
+    }
+}
+
+impl Hints<'_> {
+    fn tx_mode(&self) -> u64 {
+        side_mode(self.tx.map(|tx| tx.mode), self.info.mode)
+    }
+
+    fn rx_mode(&self) -> u64 {
+        side_mode(self.rx.map(|rx| rx.mode), self.info.mode)
+    }
+}
+
 /// Whether hints ask for access to a peer's memory, or for no capabilities, which are all.
 fn wants_rma(caps: u64) -> bool {
     let remote = abi::KFI_REMOTE_READ | abi::KFI_REMOTE_WRITE;
@@ -137,9 +191,11 @@ fn wants_rma(caps: u64) -> bool {
 
 /// Returns the size of completion data under hints. A write with data takes a receive, so a program
 /// that writes must have the mode for this.
-fn data_size(entry: &abi::InfoEntry, hints: Option<&fi_info>) -> usize {
+fn data_size(entry: &abi::InfoEntry, hints: Option<&Hints<'_>>) -> usize {
     match hints {
-        Some(h) if h.mode & FI_RX_CQ_DATA != 0 || !wants_rma(h.caps) => entry.cq_data_size as usize,
+        Some(h) if h.rx_mode() & FI_RX_CQ_DATA != 0 || !wants_rma(h.info.caps) => {
+            entry.cq_data_size as usize
+        }
         _ => 0,
     }
 }
@@ -207,6 +263,7 @@ unsafe fn satisfies(offer: &Info, hints: &Hints<'_>, version: u32) -> bool {
     }
     if let Some(tx) = hints.tx {
         if tx.caps & !caps != 0
+            || !is_subset(tx.caps & TX_CAPS, info.caps)
             || tx.op_flags & !transmit_flags(entry) != 0
             || tx.msg_order & !ORDER != 0
             || tx.comp_order & !order != 0
@@ -220,6 +277,7 @@ unsafe fn satisfies(offer: &Info, hints: &Hints<'_>, version: u32) -> bool {
     }
     if let Some(rx) = hints.rx {
         if rx.caps & !caps != 0
+            || !is_subset(rx.caps & RX_CAPS, info.caps)
             || rx.op_flags & !u64::from(FI_COMPLETION) != 0
             || rx.msg_order & !ORDER != 0
             || rx.comp_order & !order != 0
@@ -237,7 +295,7 @@ unsafe fn satisfies(offer: &Info, hints: &Hints<'_>, version: u32) -> bool {
             true => MR_MODE,
             false => abi::KFI_MR_LOCAL,
         };
-        let local = info.mode & LOCAL_MR != 0;
+        let local = hints.tx_mode() & hints.rx_mode() & LOCAL_MR != 0;
         let fits = if version < (1 << 16 | 5) {
             // Unspecified or basic, which has these modes except FI_MR_LOCAL.
             matches!(domain.mr_mode, 0 | MR_BASIC) && local
@@ -247,7 +305,7 @@ unsafe fn satisfies(offer: &Info, hints: &Hints<'_>, version: u32) -> bool {
             needed & !mode == 0
         };
         if !fits
-            || domain.cq_data_size > data_size(entry, Some(info))
+            || domain.cq_data_size > data_size(entry, Some(hints))
             || domain.caps & !caps != 0
             || domain.cq_cnt > COUNT
             || domain.ep_cnt > COUNT * 16
@@ -261,6 +319,7 @@ unsafe fn satisfies(offer: &Info, hints: &Hints<'_>, version: u32) -> bool {
             || domain.mr_cnt > MR_COUNT
             || domain.mr_iov_limit > 1
             || domain.max_err_data > 0
+            // The domain needs no mode, so any will do. So will limits of counters (`COUNTER_LIMITS`).
             || domain.auth_key_size > abi::KFI_AUTH_KEY_MAX
             || domain.mr_key_size != 0 && domain.mr_key_size < entry.mr_key_size as usize
         {
@@ -377,8 +436,38 @@ pub(crate) unsafe fn free(info: *mut fi_info) {
     }
 }
 
+/// Offset in the domain's attributes of `max_cntr_value` and `max_err_cntr_value`, which libfabric 2.5
+/// has put behind the last field of 2.1, and of which `bindings.rs` knows nothing.
+const COUNTER_LIMITS: usize = size_of::<fi_domain_attr>();
+const _: () = assert!(std::mem::offset_of!(fi_domain_attr, max_group_id) + 8 == COUNTER_LIMITS);
+
+/// Writes the greatest values of counters: both count to the end of 64 bits.
+///
+/// # Safety
+///
+/// The attributes have [`PART`] bytes.
+unsafe fn put_counter_limits(domain: *mut fi_domain_attr) {
+    const { assert!(COUNTER_LIMITS + 16 <= PART) };
+    // SAFETY: as the caller vouches; the offset is a multiple of 8.
+    unsafe {
+        let limits = domain.byte_add(COUNTER_LIMITS).cast::<[u64; 2]>();
+        limits.write([u64::MAX; 2]);
+    }
+}
+
 /// Makes an info of an offer. `None` if memory is missing.
 pub(crate) unsafe fn make(
+    offer: &Info,
+    hints: Option<&Hints<'_>>,
+    version: u32,
+) -> Option<*mut fi_info> {
+    // SAFETY: as the caller vouches.
+    unsafe { make_for(crate::core::version(), offer, hints, version) }
+}
+
+/// [`make`] for a version of the loaded libfabric.
+unsafe fn make_for(
+    core: u32,
     offer: &Info,
     hints: Option<&Hints<'_>>,
     version: u32,
@@ -409,32 +498,18 @@ pub(crate) unsafe fn make(
         let asked = hints.map_or(0, |h| h.info.caps);
         let all = capabilities(entry);
         let comm = FI_LOCAL_COMM | FI_REMOTE_COMM;
-        let send = abi::KFI_SEND | abi::KFI_READ | abi::KFI_WRITE;
-        let recv = abi::KFI_RECV | abi::KFI_REMOTE_READ | abi::KFI_REMOTE_WRITE;
-        let kinds = abi::KFI_MSG | abi::KFI_RMA | abi::KFI_ATOMIC;
-        let mut caps = all;
-        if asked != 0 {
-            // A kind without directions means all of its directions.
-            caps = asked & !comm | all & comm;
-            let dirs = caps & (send | recv);
-            let msg = abi::KFI_SEND | abi::KFI_RECV;
-            if caps & abi::KFI_MSG != 0 && dirs & msg == 0 {
-                caps |= msg;
-            }
-            let rma = (send | recv) & !msg;
-            if caps & (abi::KFI_RMA | abi::KFI_ATOMIC) != 0 && dirs & rma == 0 {
-                caps |= rma;
-            }
-        }
-        let data = hints.is_some_and(|h| h.info.mode & FI_RX_CQ_DATA != 0);
+        let caps = match asked {
+            0 => all,
+            asked => with_directions(asked & !comm | all & comm),
+        };
+        let data = hints.is_some_and(|h| h.rx_mode() & FI_RX_CQ_DATA != 0);
         let mode = if data { FI_RX_CQ_DATA } else { 0 };
-        i.caps = caps;
-        i.mode = mode;
         let registration = mr_mode(hints, version);
         // Old programs know the need to register local memory as a mode of the info.
-        if version < (1 << 16 | 5) || registration == MR_BASIC {
-            i.mode |= LOCAL_MR;
-        }
+        let old = version < (1 << 16 | 5) || registration == MR_BASIC;
+        let mode = mode | if old { LOCAL_MR } else { 0 };
+        i.caps = caps;
+        i.mode = mode;
         // A passive endpoint whose address the new endpoint is to have.
         i.handle = hints.map_or(null_mut(), |h| h.info.handle);
         i.addr_format = offer.source().map_or(FI_SOCKADDR_IN, |a| addr::format(&a));
@@ -446,7 +521,7 @@ pub(crate) unsafe fn make(
         };
         // A default that does not pin the queues of a full-size endpoint.
         let size = |most: u32| most.min(512);
-        tx.caps = caps & (kinds | send | u64::from(FI_FENCE));
+        tx.caps = side_caps(hints.and_then(|h| h.tx).map(|t| t.caps), caps, TX_CAPS);
         tx.mode = mode;
         tx.op_flags = hints.and_then(|h| h.tx).map_or(0, |t| t.op_flags);
         let rings = has_rings(entry, hints);
@@ -463,7 +538,7 @@ pub(crate) unsafe fn make(
             entry.iov_limit,
         );
         tx.rma_iov_limit = entry.rma_iov_limit as usize;
-        rx.caps = caps & (kinds | recv);
+        rx.caps = side_caps(hints.and_then(|h| h.rx).map(|r| r.caps), caps, RX_CAPS);
         rx.mode = mode;
         rx.op_flags = hints.and_then(|h| h.rx).map_or(0, |r| r.op_flags);
         rx.msg_order = order;
@@ -507,7 +582,7 @@ pub(crate) unsafe fn make(
         };
         domain.mr_mode = registration;
         domain.mr_key_size = entry.mr_key_size as usize;
-        domain.cq_data_size = data_size(entry, hints.map(|h| h.info));
+        domain.cq_data_size = data_size(entry, hints);
         domain.cq_cnt = COUNT;
         domain.cntr_cnt = COUNT;
         domain.ep_cnt = COUNT * 16;
@@ -518,6 +593,9 @@ pub(crate) unsafe fn make(
         domain.mr_iov_limit = 1;
         domain.caps = all & comm;
         domain.mr_cnt = MR_COUNT;
+        if core >= 2 << 16 | 5 {
+            put_counter_limits(domain);
+        }
         fabric.name = string(&fabric_name(offer));
         if let Some(hints) = hints {
             put_keys(
@@ -565,6 +643,9 @@ unsafe fn collect(
     let offers = device.info(&wanted);
     version::check(offers.as_deref());
     let mut offers = offers.map_err(|_| libc::ENODATA)?;
+    if src.is_none() && dest.is_none() {
+        crate::check_domain(offers.iter().map(Info::domain));
+    }
     if !src.iter().chain(&dest).any(is_link_local) {
         skip_link_local(&mut offers);
     }

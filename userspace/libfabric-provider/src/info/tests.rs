@@ -125,6 +125,18 @@ fn capabilities_beyond_the_offer_do_not_match() {
         assert!(!accepts(|a| a.tx.caps = bit), "{bit:#x}");
         assert!(!accepts(|a| a.rx.caps = bit), "{bit:#x}");
     }
+    // libfabric ignores bits of the other side, and those of a side are among the info's.
+    assert!(accepts(|a| a.tx.caps = abi::KFI_RECV));
+    assert!(accepts(|a| a.rx.caps = abi::KFI_SEND));
+    let with = |tx, rx| {
+        accepts(|a| {
+            a.info.caps = abi::KFI_MSG;
+            (a.tx.caps, a.rx.caps) = (tx, rx);
+        })
+    };
+    assert!(with(abi::KFI_SEND, abi::KFI_MSG | abi::KFI_RECV));
+    assert!(!with(abi::KFI_RMA, 0));
+    assert!(!with(0, abi::KFI_REMOTE_READ));
 }
 
 #[test]
@@ -247,6 +259,99 @@ fn registration_mode_of_the_answer_has_only_bits_of_the_hints() {
         answer(1 << 16, |_| (), |info| info.mode & LOCAL_MR),
         LOCAL_MR
     );
+}
+
+#[test]
+fn capabilities_and_modes_of_a_side_are_in_the_answer() {
+    // SAFETY: `answer` passes a whole info.
+    let caps = |info: &fi_info| unsafe { ((*info.tx_attr).caps, (*info.rx_attr).caps) };
+    let (send, recv) = (abi::KFI_MSG | abi::KFI_SEND, abi::KFI_MSG | abi::KFI_RECV);
+    let writes = abi::KFI_RMA | abi::KFI_WRITE;
+    let set = |tx, rx| {
+        move |a: &mut Asked| {
+            a.info.caps = abi::KFI_MSG | abi::KFI_RMA;
+            (a.tx.caps, a.rx.caps) = (tx, rx);
+        }
+    };
+    let all = answer(V1_18, set(0, 0), caps);
+    assert_eq!(all.0 & all.1, abi::KFI_MSG | abi::KFI_RMA);
+    assert_eq!(
+        answer(V1_18, set(abi::KFI_MSG, abi::KFI_MSG), caps),
+        (send, recv)
+    );
+    assert_eq!(
+        answer(V1_18, set(writes, abi::KFI_SEND), caps),
+        (writes, all.1)
+    );
+    assert_eq!(answer(V1_18, set(abi::KFI_RECV, recv), caps), (all.0, recv));
+    // A mode of a side takes the place of the info's.
+    let with = |info, rx| {
+        accepts(|a| {
+            (a.info.mode, a.rx.mode) = (info, rx);
+            a.domain.cq_data_size = 4;
+        })
+    };
+    assert!(with(FI_RX_CQ_DATA, 0) && with(0, FI_RX_CQ_DATA));
+    assert!(!with(FI_RX_CQ_DATA, FI_CONTEXT));
+    let old = |tx, rx| {
+        accepts_version(1 << 16 | 4, |a| {
+            (a.info.mode, a.tx.mode, a.rx.mode) = (LOCAL_MR, tx, rx);
+            a.domain.mr_mode = MR_BASIC;
+        })
+    };
+    assert!(old(0, 0) && old(LOCAL_MR, LOCAL_MR));
+    assert!(!old(FI_CONTEXT, 0) && !old(0, FI_CONTEXT));
+    assert!(accepts(|a| a.domain.mode = u64::MAX));
+}
+
+#[test]
+fn kind_without_directions_has_all_of_its_directions() {
+    let rma = TRANSMITS & !abi::KFI_SEND | RECEIVES & !abi::KFI_RECV;
+    for (caps, added) in [
+        (0, 0),
+        (abi::KFI_MSG, abi::KFI_SEND | abi::KFI_RECV),
+        (abi::KFI_MSG | abi::KFI_SEND, 0),
+        (abi::KFI_RMA, rma),
+        (abi::KFI_ATOMIC, rma),
+        (abi::KFI_MSG | abi::KFI_SEND | abi::KFI_RMA, rma),
+        (abi::KFI_RMA | abi::KFI_READ, 0),
+    ] {
+        assert_eq!(with_directions(caps), caps | added, "{caps:#x}");
+    }
+}
+
+/// Under a libfabric of each layout: fields that it lacks are not written, and the others have the
+/// kernel's values.
+#[test]
+fn info_has_the_fields_of_the_loaded_libfabric() {
+    for (core, limit) in [
+        (1 << 16 | 17, 0),
+        (2 << 16 | 1, 0),
+        (2 << 16 | 4, 0),
+        (2 << 16 | 5, u64::MAX),
+        (2 << 16 | 6, u64::MAX),
+    ] {
+        let asked = Asked::new();
+        // SAFETY: the hints have no strings; parts of an info have more bytes than their types.
+        unsafe {
+            let info = make_for(core, &offer(), Some(&asked.hints()), V1_18).expect("memory");
+            let i = &*info;
+            let behind = i.domain_attr.add(1).cast::<[u64; 2]>().read();
+            assert_eq!(behind, [limit; 2], "{core:#x}");
+            let again = Hints {
+                info: i,
+                tx: i.tx_attr.as_ref(),
+                rx: i.rx_attr.as_ref(),
+                ep: i.ep_attr.as_ref(),
+                domain: i.domain_attr.as_ref(),
+                fabric: i.fabric_attr.as_ref(),
+            };
+            assert!(satisfies(&offer(), &again, core));
+            assert_eq!((*i.domain_attr).mr_cnt, MR_COUNT);
+            assert_eq!((*i.ep_attr).max_msg_size, 1 << 30);
+            free(info);
+        }
+    }
 }
 
 /// Values of the kernel that the plug-in passes as they are.
@@ -401,6 +506,9 @@ fn rings_need_manual_progress_or_the_parameter() {
     }
     for (value, expected) in [("1", Some(true)), ("No", Some(false)), ("2", None)] {
         assert_eq!(crate::yes_or_no(value), expected);
+    }
+    for (value, expected) in [("1", Some(1)), (" 64", Some(64)), ("0", None), ("65", None)] {
+        assert_eq!(crate::factor(value), expected);
     }
 }
 
