@@ -1,36 +1,133 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Memory of endpoints that were just closed. `ofi_rxm` closes the endpoint of a lost connection
-//! first. Then it reads the completions, posts a receive for each message among them, and may answer
-//! the message. So the memory stays for a while, and these posts fail with -FI_ENOTCONN.
+//! Memory of endpoints that were closed. `ofi_rxm` closes the endpoint of a lost connection first. Then
+//! it reads the completions until there are none, posts a receive for each message among them, and may
+//! answer the message. So the memory stays until each completion queue of the endpoint was found empty
+//! or is closed, and the posts fail with -FI_ENOTCONN.
 
 use std::collections::VecDeque;
-use std::sync::{Mutex, PoisonError};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 
-/// Number of closed endpoints whose memory stays.
+/// Number of closed endpoints whose memory stays in any case: a thread may still work on the last
+/// completion when another one finds the queue empty.
 const KEPT: usize = 256;
 
-/// The memory of a closed object: its address, and the function that frees the memory.
-type Closed = (usize, unsafe fn(usize));
+/// Tells when a queue was found empty.
+#[derive(Default)]
+pub(crate) struct Drain {
+    /// Number of endpoints of the queue that were closed.
+    closed: AtomicU64,
+    /// How many of these were closed before the queue was last found empty.
+    seen: AtomicU64,
+}
+
+impl Drain {
+    /// Notes that the queue is empty.
+    #[inline]
+    pub(crate) fn found_empty(&self) {
+        let closed = self.closed.load(Ordering::Acquire);
+        if self.seen.load(Ordering::Relaxed) < closed {
+            self.seen.fetch_max(closed, Ordering::AcqRel);
+        }
+    }
+
+    /// Notes that the queue is closed.
+    pub(crate) fn end(&self) {
+        self.seen.store(u64::MAX, Ordering::Release);
+    }
+
+    /// Notes a closed endpoint. Returns the value of `seen` from which on its memory can be freed.
+    fn ticket(&self) -> u64 {
+        self.closed.fetch_add(1, Ordering::AcqRel) + 1
+    }
+}
+
+/// The memory of a closed object.
+struct Closed {
+    at: usize,
+    free: unsafe fn(usize),
+    queues: Vec<(Arc<Drain>, u64)>,
+}
+
+impl Closed {
+    fn is_free(&self) -> bool {
+        let mut queues = self.queues.iter();
+        queues.all(|(queue, ticket)| queue.seen.load(Ordering::Acquire) >= *ticket)
+    }
+}
 
 /// Memory of closed objects, the oldest first.
 static CLOSED: Mutex<VecDeque<Closed>> = Mutex::new(VecDeque::new());
 
-/// Keeps the memory of a closed object until [`KEPT`] others are closed.
+/// Keeps the memory of a closed object until its queues are found empty or are closed, and [`KEPT`]
+/// others are closed.
 ///
 /// # Safety
 ///
 /// `free` can be called once with `at`, and nothing else frees the memory.
-pub(crate) unsafe fn keep(at: usize, free: unsafe fn(usize)) {
-    let oldest = {
+pub(crate) unsafe fn keep(at: usize, free: unsafe fn(usize), queues: Vec<Arc<Drain>>) {
+    let tickets = queues.into_iter().map(|queue| {
+        let ticket = queue.ticket();
+        (queue, ticket)
+    });
+    let queues = tickets.collect();
+    let mut over = Vec::new();
+    {
         let mut closed = CLOSED.lock().unwrap_or_else(PoisonError::into_inner);
-        closed.push_back((at, free));
-        match closed.len() > KEPT {
-            true => closed.pop_front(),
-            false => None,
+        closed.push_back(Closed { at, free, queues });
+        let excess = closed.len().saturating_sub(KEPT);
+        if excess > 0 {
+            let old: Vec<_> = closed.drain(..excess).collect();
+            let (free, busy) = old.into_iter().partition(Closed::is_free);
+            over = free;
+            for entry in busy.into_iter().rev() {
+                closed.push_front(entry);
+            }
         }
-    };
-    if let Some((at, free)) = oldest {
+    }
+    for Closed { at, free, .. } in over {
         // SAFETY: as the caller that kept the memory vouched. The memory left the list just now.
         unsafe { free(at) };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Number of frees of each of the test's objects.
+    static FREED: [AtomicU64; 2] = [AtomicU64::new(0), AtomicU64::new(0)];
+
+    unsafe fn free(at: usize) {
+        if let Some(place) = FREED.get(at) {
+            place.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    #[test]
+    fn memory_stays_until_the_queue_was_found_empty() {
+        let freed = || [0, 1].map(|at: usize| FREED[at].load(Ordering::Relaxed));
+        let many = || {
+            for _ in 0..2 * KEPT {
+                // SAFETY: `free` ignores this object.
+                unsafe { keep(usize::MAX, free, Vec::new()) };
+            }
+        };
+        let (first, second) = (Arc::<Drain>::default(), Arc::<Drain>::default());
+        first.found_empty();
+        // SAFETY: `free` counts, and can be called.
+        unsafe {
+            keep(0, free, vec![first.clone()]);
+            keep(1, free, vec![first.clone(), second.clone()]);
+        }
+        many();
+        assert_eq!(freed(), [0, 0]);
+        first.found_empty();
+        assert_eq!(freed(), [0, 0]);
+        many();
+        assert_eq!(freed(), [1, 0]);
+        second.end();
+        many();
+        assert_eq!(freed(), [1, 1]);
     }
 }

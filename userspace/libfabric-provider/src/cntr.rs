@@ -13,6 +13,7 @@ use kfabric::CounterValue;
 use crate::domain::Domain;
 use crate::error::{errno, Errno, Ours};
 use crate::ffi::*;
+use crate::fork::{self, Disabled};
 use crate::object::{self, called, Kind};
 use crate::wait::{Flag, Wait};
 
@@ -57,6 +58,10 @@ impl Kind for Counter {
             fid,
             ops: OPS.get(),
         }
+    }
+
+    fn disable(head: &mut fid_cntr) {
+        head.ops = Disabled::of(&fork::COUNTER);
     }
 
     fn end(self) -> Result<(), (Self, Errno)> {

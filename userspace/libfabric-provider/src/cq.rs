@@ -9,9 +9,11 @@ use std::sync::{Arc, OnceLock};
 use kfabric::uapi as abi;
 use kfabric::{Completion, CompletionQueue, Format};
 
+use crate::closed::Drain;
 use crate::domain::Domain;
 use crate::error::{translate, Errno, Ours};
 use crate::ffi::*;
+use crate::fork::{self, Disabled};
 use crate::object::{self, ended, Kind};
 use crate::post::injected;
 use crate::wait::{either, Signal, Timeout, Wait};
@@ -32,6 +34,8 @@ pub(crate) struct Cq {
     /// The program's descriptor: readable with the kernel's or after a signal. Made on demand.
     descriptor: OnceLock<OwnedFd>,
     wait: Wait,
+    /// Of closed endpoints of this queue.
+    pub(crate) drain: Arc<Drain>,
 }
 
 static FID: Table<fi_ops> = object::ops::<Cq>(absent(), Some(control));
@@ -61,8 +65,15 @@ impl Kind for Cq {
         }
     }
 
+    fn disable(head: &mut fid_cq) {
+        head.ops = Disabled::of(&fork::CQ);
+    }
+
     fn end(self) -> Result<(), (Self, Errno)> {
-        ended(self.cq.close(), |cq| Self { cq, ..self })
+        let drain = self.drain.clone();
+        ended(self.cq.close(), |cq| Self { cq, ..self })?;
+        drain.end();
+        Ok(())
     }
 }
 
@@ -100,6 +111,7 @@ impl Cq {
             signal,
             descriptor: OnceLock::new(),
             wait,
+            drain: Arc::default(),
         })
     }
 
@@ -133,6 +145,7 @@ impl Cq {
             return -(libc::EAGAIN as isize);
         }
         if !self.cq.is_ready() {
+            self.drain.found_empty();
             return -(libc::EAGAIN as isize);
         }
         // Most programs read one at a time, and need no larger array to be cleared.
@@ -162,7 +175,10 @@ impl Cq {
         }
         match done {
             0 if failed => -(FI_EAVAIL as isize),
-            0 => -(libc::EAGAIN as isize),
+            0 => {
+                self.drain.found_empty();
+                -(libc::EAGAIN as isize)
+            }
             // CAST: At most the length of the caller's array.
             _ => done as isize,
         }

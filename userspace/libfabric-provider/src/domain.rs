@@ -10,6 +10,7 @@ use kfabric::Info;
 use crate::eq::Requests;
 use crate::error::{Errno, Ours};
 use crate::fabric::Fabric;
+use crate::fork::{self, Disabled};
 use crate::object::{self, ended, Kind};
 use crate::{atomic, auth, cntr, cq, ep, ffi::*, mr};
 
@@ -64,6 +65,11 @@ impl Kind for Domain {
             ops: OPS.get(),
             mr: mr::OPS.get(),
         }
+    }
+
+    fn disable(head: &mut fid_domain) {
+        head.ops = Disabled::of(&fork::OPS);
+        head.mr = Disabled::of(&fork::OPS);
     }
 
     fn end(self) -> Result<(), (Self, Errno)> {

@@ -4,16 +4,18 @@
 use std::ffi::{c_int, c_void};
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use kfabric::uapi as abi;
 use kfabric::{Bind, EndpointAttr, Reach};
 
+use crate::closed::Drain;
 use crate::cntr::Counter;
 use crate::cq::Cq;
 use crate::domain::Domain;
 use crate::eq::{param, Eq, Queue};
 use crate::error::{errno, Errno, Ours};
+use crate::fork::{self, Disabled};
 use crate::object::{self, called, status, Kind};
 use crate::pep::{self, Passive};
 use crate::{addr, atomic, auth, ffi::*, info, post};
@@ -57,6 +59,8 @@ pub(crate) struct Endpoint {
     enabled: AtomicBool,
     /// Address of a completion queue that is bound; 0 for none.
     cq: AtomicUsize,
+    /// Those of all queues that were bound.
+    queues: Mutex<Vec<Arc<Drain>>>,
     eq: OnceLock<Arc<Queue>>,
     /// The address of a passive endpoint, which this endpoint has taken.
     name: Option<SocketAddr>,
@@ -110,6 +114,19 @@ impl Kind for Endpoint {
             atomic: atomic::OPS.get(),
             collective: collectives(),
         }
+    }
+
+    fn queues(&self) -> Vec<Arc<Drain>> {
+        self.all_queues().clone()
+    }
+
+    fn disable(head: &mut fid_ep) {
+        head.ops = Disabled::of(&fork::OPS);
+        head.cm = Disabled::of(&fork::OPS);
+        head.msg = Disabled::of(&fork::OPS);
+        head.rma = Disabled::of(&fork::OPS);
+        head.tagged = Disabled::of(&fork::OPS);
+        head.atomic = Disabled::of(&fork::OPS);
     }
 
     fn end(self) -> Result<(), (Self, Errno)> {
@@ -206,6 +223,7 @@ impl Endpoint {
             rx: Side::new(rx.map_or(0, |r| r.op_flags), unused(RECEIVES)),
             enabled: AtomicBool::default(),
             cq: AtomicUsize::default(),
+            queues: Mutex::default(),
             eq: OnceLock::new(),
             name,
             visible: domain.domain.visible() != Reach::No,
@@ -218,6 +236,10 @@ impl Endpoint {
         [(&self.tx, abi::KFI_TRANSMIT), (&self.rx, abi::KFI_RECV)]
     }
 
+    fn all_queues(&self) -> MutexGuard<'_, Vec<Arc<Drain>>> {
+        self.queues.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     fn bind_cq(&self, cq: &Cq, at: usize, flags: u64) -> Result<(), Errno> {
         let known = abi::KFI_TRANSMIT | abi::KFI_RECV | abi::KFI_SELECTIVE_COMPLETION;
         if flags & !known != 0 {
@@ -226,6 +248,7 @@ impl Endpoint {
         let bits = Bind::from_bits_retain(flags);
         self.ep.bind_completion_queue(&cq.cq, bits).ours()?;
         self.cq.store(at, Ordering::Relaxed);
+        self.all_queues().push(cq.drain.clone());
         for (side, _) in self.sides().iter().filter(|(_, bit)| flags & bit != 0) {
             side.bound.store(true, Ordering::Relaxed);
             let selective = flags & abi::KFI_SELECTIVE_COMPLETION != 0;

@@ -13,6 +13,7 @@ use kfabric::{ConnRequest, Event as Cause, EventQueue};
 use crate::error::{translate, Errno, Ours};
 use crate::fabric::Fabric;
 use crate::ffi::*;
+use crate::fork::{self, Disabled};
 use crate::object::{self, Kind};
 use crate::wait::{either, Flag, Timeout, Wait};
 use crate::{info, pep, text};
@@ -80,6 +81,10 @@ impl Kind for Eq {
             fid,
             ops: OPS.get(),
         }
+    }
+
+    fn disable(head: &mut fid_eq) {
+        head.ops = Disabled::of(&fork::EQ);
     }
 
     fn end(self) -> Result<(), (Self, Errno)> {

@@ -11,6 +11,7 @@ use crate::cntr::Counter;
 use crate::cq::Cq;
 use crate::eq::{Eq, Requests};
 use crate::error::{Errno, Ours};
+use crate::fork::{self, Disabled};
 use crate::object::{self, Kind};
 use crate::{domain, eq, ffi::*, pep};
 
@@ -52,6 +53,10 @@ impl Kind for Fabric {
             ops: OPS.get(),
             api_version: 0,
         }
+    }
+
+    fn disable(head: &mut fid_fabric) {
+        head.ops = Disabled::of(&fork::OPS);
     }
 
     fn end(self) -> Result<(), (Self, Errno)> {

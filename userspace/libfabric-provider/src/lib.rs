@@ -21,6 +21,7 @@ mod eq;
 mod error;
 mod fabric;
 mod ffi;
+mod fork;
 mod info;
 mod mr;
 mod object;
@@ -162,6 +163,7 @@ fn is_alias() -> bool {
 #[no_mangle]
 pub extern "C" fn fi_prov_ini() -> *mut fi_provider {
     core::note_caller();
+    fork::guard();
     let prov = provider();
     let alias = is_alias();
     if alias {

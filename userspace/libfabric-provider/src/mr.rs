@@ -106,6 +106,9 @@ impl Kind for Mr {
         }
     }
 
+    /// A region has no operations but those of its fid.
+    fn disable(_: &mut fid_mr) {}
+
     /// Ends the region's keys, and closes the memory, or leaves that to the end of the operations
     /// that use it.
     fn end(mut self) -> Result<(), (Self, Errno)> {

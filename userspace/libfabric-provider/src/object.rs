@@ -6,12 +6,14 @@ use std::ffi::{c_int, c_void};
 use std::mem::MaybeUninit;
 use std::ptr::addr_of;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::Arc;
 
 use kfabric::Returned;
 
-use crate::closed;
+use crate::closed::{self, Drain};
 use crate::error::{errno, Errno, Ours};
 use crate::ffi::*;
+use crate::fork;
 
 /// The plug-in's part of an object.
 pub(crate) trait Kind: Sized + 'static {
@@ -27,6 +29,15 @@ pub(crate) trait Kind: Sized + 'static {
 
     /// Makes libfabric's structure. `at` is the object's address.
     fn head(&self, fid: fid, at: *mut c_void) -> Self::Head;
+
+    /// The completion queues after which the memory of the closed object can be freed.
+    fn queues(&self) -> Vec<Arc<Drain>> {
+        Vec::new()
+    }
+
+    /// Replaces the operations of libfabric's structure, except those of the fid, by
+    /// [`crate::fork`]'s.
+    fn disable(head: &mut Self::Head);
 
     /// Closes the object. On failure the object is returned unchanged.
     fn end(self) -> Result<(), (Self, Errno)>;
@@ -64,6 +75,7 @@ pub(crate) unsafe fn open<K: Kind>(
             unsafe {
                 let open = AtomicBool::new(true);
                 at.write(Object { head, open, body });
+                fork::add(at.expose_provenance(), disable::<K>);
                 *to = at.cast();
             }
             0
@@ -73,6 +85,20 @@ pub(crate) unsafe fn open<K: Kind>(
             drop(unsafe { Box::from_raw(place) });
             -errno
         }
+    }
+}
+
+/// Disables an object in a forked child ([`crate::fork`]).
+///
+/// # Safety
+///
+/// `at` is the address of an open object of this kind, which no other thread uses.
+unsafe fn disable<K: Kind>(at: usize) {
+    let at = std::ptr::with_exposed_provenance_mut::<Object<K>>(at);
+    // SAFETY: as the caller vouches. Each structure of libfabric begins with a `fid`.
+    unsafe {
+        (*at.cast::<fid>()).ops = fork::Disabled::of(&fork::FID);
+        K::disable(&mut (*at).head);
     }
 }
 
@@ -140,10 +166,13 @@ pub(crate) unsafe extern "C" fn close<K: Kind>(fid: *mut fid) -> c_int {
         if !open.swap(false, Ordering::AcqRel) {
             return -libc::EINVAL;
         }
-        match part.read().end() {
+        let body = part.read();
+        let queues = body.queues();
+        match body.end() {
             Ok(()) => {
+                fork::remove(at.expose_provenance());
                 match K::STAYS {
-                    true => closed::keep(at.expose_provenance(), free::<K>),
+                    true => closed::keep(at.expose_provenance(), free::<K>, queues),
                     false => free::<K>(at.expose_provenance()),
                 }
                 0
@@ -232,6 +261,8 @@ mod tests {
             fid
         }
 
+        fn disable(_: &mut fid) {}
+
         fn end(self) -> Result<(), (Self, Errno)> {
             match self.busy.get() {
                 true => Err((self, libc::EBUSY)),
@@ -261,5 +292,38 @@ mod tests {
             }
             assert_eq!(Rc::strong_count(&busy), 1);
         }
+    }
+
+    #[test]
+    fn close_in_a_forked_child_leaves_the_object_of_the_parent() {
+        fork::guard();
+        let busy = Rc::new(Cell::new(false));
+        let mut at = null_mut();
+        // SAFETY: `at` has room for the result. The child uses only its copy, and ends at once.
+        unsafe {
+            let thing = Thing { busy: busy.clone() };
+            assert_eq!(open(&mut at, null_mut(), |_| Ok(thing)), 0);
+            let close = |at: *mut fid| (*(*at).ops).close.map(|close| close(at));
+            let pid = libc::fork();
+            if pid == 0 {
+                let bind = (*(*at).ops).bind.map(|bind| bind(at, at, 0));
+                let refused = bind == Some(-(FI_EOPBADSTATE as c_int));
+                let closed = close(at) == Some(0) && close(at) == Some(0);
+                // The object is as before, as nothing has closed it.
+                let intact = Rc::strong_count(&busy) == 2;
+                // What the child opens itself works.
+                let mut own = null_mut();
+                let thing = Thing { busy: busy.clone() };
+                let opened = open(&mut own, null_mut(), |_| Ok(thing)) == 0;
+                let works = super::close::<Thing>(own) == 0 && Rc::strong_count(&busy) == 2;
+                libc::_exit(i32::from(!(refused && closed && intact && opened && works)));
+            }
+            let mut status = 0;
+            assert_eq!(libc::waitpid(pid, &raw mut status, 0), pid);
+            assert_eq!(status, 0);
+            assert!((*at).ops.is_null());
+            assert_eq!(super::close::<Thing>(at), 0);
+        }
+        assert_eq!(Rc::strong_count(&busy), 1);
     }
 }

@@ -14,6 +14,7 @@ use crate::asked::Asked;
 use crate::eq::{param, Eq, Queue, Requests};
 use crate::error::{errno, Errno, Ours};
 use crate::fabric::Fabric;
+use crate::fork::{self, Disabled};
 use crate::object::{self, status, Kind};
 use crate::{addr, auth, ffi::*, info};
 
@@ -81,6 +82,11 @@ impl Kind for Passive {
             ops: OPS.get(),
             cm: CM.get(),
         }
+    }
+
+    fn disable(head: &mut fid_pep) {
+        head.ops = Disabled::of(&fork::OPS);
+        head.cm = Disabled::of(&fork::OPS);
     }
 
     fn end(mut self) -> Result<(), (Self, Errno)> {
