@@ -92,7 +92,8 @@ pub(crate) fn format(addr: &SocketAddr) -> u32 {
     }
 }
 
-/// Resolves a node and a service. The result is the first address of a family that `format` allows.
+/// Resolves a node and a service: the addresses of families that `format` allows, best first. None
+/// without a node and a service.
 ///
 /// # Safety
 ///
@@ -102,9 +103,9 @@ pub(crate) unsafe fn resolve(
     service: *const c_char,
     flags: u64,
     format: u32,
-) -> Result<Option<SocketAddr>, Errno> {
+) -> Result<Vec<SocketAddr>, Errno> {
     if node.is_null() && service.is_null() {
-        return Ok(None);
+        return Ok(Vec::new());
     }
     // SAFETY: zeroes are a valid value.
     let mut wanted: libc::addrinfo = unsafe { std::mem::zeroed() };
@@ -128,17 +129,33 @@ pub(crate) unsafe fn resolve(
     if rc != 0 {
         return Err(libc::ENODATA);
     }
-    let mut found = None;
-    let mut at = list;
     // SAFETY: `getaddrinfo` made the list, whose addresses have their lengths.
-    unsafe {
-        while let Some(one) = at.as_ref().filter(|_| found.is_none()) {
-            found = from(one.ai_addr.cast(), one.ai_addrlen as usize);
-            at = one.ai_next;
-        }
+    let found = unsafe {
+        let found = addresses(list);
         libc::freeaddrinfo(list);
+        found
+    };
+    match found.is_empty() {
+        true => Err(libc::ENODATA),
+        false => Ok(found),
     }
-    found.map(Some).ok_or(libc::ENODATA)
+}
+
+/// Copies the usable addresses of a list, each once.
+///
+/// # Safety
+///
+/// Each entry has an address of its length, and the next entry or null.
+unsafe fn addresses(mut at: *const libc::addrinfo) -> Vec<SocketAddr> {
+    let mut found = Vec::new();
+    // SAFETY: as the caller vouches.
+    while let Some(one) = unsafe { at.as_ref() } {
+        // SAFETY: as the caller vouches.
+        let addr = unsafe { from(one.ai_addr.cast(), one.ai_addrlen as usize) };
+        found.extend(addr.filter(|addr| !found.contains(addr)));
+        at = one.ai_next;
+    }
+    found
 }
 
 #[cfg(test)]
@@ -156,7 +173,33 @@ mod tests {
         let at = |text: Option<&CStr>| text.map_or(std::ptr::null(), CStr::as_ptr);
         // SAFETY: C strings or null.
         let found = unsafe { resolve(at(node), at(service), flags, format) };
-        found.ok().flatten()
+        found.ok().and_then(|found| found.first().copied())
+    }
+
+    #[test]
+    fn all_addresses_of_a_list_are_tried_in_its_order() {
+        let texts = [
+            "[fd77::1]:80",
+            "10.77.0.1:80",
+            "[fd77::1]:80",
+            "10.77.0.2:80",
+        ];
+        let addrs: Vec<SocketAddr> = texts.iter().map(|text| text.parse().unwrap()).collect();
+        let mut raw: Vec<_> = addrs.iter().map(bytes).collect();
+        let mut next: *mut libc::addrinfo = null_mut();
+        let mut list = Vec::new();
+        for (bytes, len) in raw.iter_mut().rev() {
+            // SAFETY: zeroes are a valid value.
+            let mut one: Box<libc::addrinfo> = Box::new(unsafe { std::mem::zeroed() });
+            one.ai_addr = bytes.as_mut_ptr().cast();
+            one.ai_addrlen = *len as u32;
+            one.ai_next = next;
+            next = &raw mut *one;
+            list.push(one);
+        }
+        // SAFETY: entries with addresses of their lengths.
+        let found = unsafe { addresses(next) };
+        assert_eq!(found, [addrs[0], addrs[1], addrs[3]]);
     }
 
     #[test]

@@ -34,7 +34,7 @@ pub(crate) struct Counter {
 }
 
 static FID: Table<fi_ops> = object::ops::<Counter>(absent(), Some(control));
-static OPS: Table<fi_ops_cntr> = Table(fi_ops_cntr {
+pub(crate) static OPS: Table<fi_ops_cntr> = Table(fi_ops_cntr {
     size: size_of::<fi_ops_cntr>(),
     read: Some(read),
     readerr: Some(readerr),
@@ -174,14 +174,14 @@ impl Counter {
     }
 
     /// Whether the program may wait for the descriptor: it has read the value, and all errors.
-    pub(crate) fn may_wait(&self) -> bool {
+    pub(crate) fn may_wait(&self) -> Result<bool, Errno> {
         let Some(of) = &self.descriptor else {
-            return true;
+            return Ok(true);
         };
         of.flag.lower();
         let seen = of.seen.lock().unwrap_or_else(PoisonError::into_inner);
-        let now = self.counter.read().unwrap_or_default();
-        now.value == seen.value && now.errors <= seen.errors
+        let now = self.counter.read().ours()?;
+        Ok(now.value == seen.value && now.errors <= seen.errors)
     }
 
     fn wait(&self, threshold: u64, timeout: c_int) -> c_int {

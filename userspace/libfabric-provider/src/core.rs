@@ -23,8 +23,11 @@ type Log = unsafe extern "C" fn(
     ...
 );
 
-/// `FI_LOG_WARN`, and the subsystem `FI_LOG_CORE`.
-const WARN: (c_int, c_int) = (0, 0);
+/// `FI_LOG_WARN` and `FI_LOG_INFO`.
+const WARN: c_int = 0;
+const INFO: c_int = 2;
+/// The subsystem `FI_LOG_CORE`.
+const CORE: c_int = 0;
 /// `FI_PARAM_STRING`.
 const STRING: c_int = 0;
 
@@ -146,6 +149,15 @@ pub(crate) fn parameter(prov: *mut fi_provider, name: &CStr, help: &CStr) -> Opt
 
 /// Writes a warning to libfabric's log.
 pub(crate) fn warn(text: &str) {
+    log(WARN, text);
+}
+
+/// Writes a remark to libfabric's log.
+pub(crate) fn inform(text: &str) {
+    log(INFO, text);
+}
+
+fn log(level: c_int, text: &str) {
     let (enabled, log) = (find(c"fi_log_enabled"), find(c"fi_log"));
     let Ok(text) = CString::new(text) else { return };
     if enabled.is_null() || log.is_null() {
@@ -156,11 +168,11 @@ pub(crate) fn warn(text: &str) {
     unsafe {
         let enabled = std::mem::transmute::<*mut c_void, Enabled>(enabled);
         let log = std::mem::transmute::<*mut c_void, Log>(log);
-        if enabled(prov, WARN.0, WARN.1) != 0 {
+        if enabled(prov, level, CORE) != 0 {
             log(
                 prov,
-                WARN.0,
-                WARN.1,
+                level,
+                CORE,
                 c"kfabric".as_ptr(),
                 0,
                 c"%s\n".as_ptr(),

@@ -39,7 +39,7 @@ pub(crate) struct Cq {
 }
 
 static FID: Table<fi_ops> = object::ops::<Cq>(absent(), Some(control));
-static OPS: Table<fi_ops_cq> = Table(fi_ops_cq {
+pub(crate) static OPS: Table<fi_ops_cq> = Table(fi_ops_cq {
     size: size_of::<fi_ops_cq>(),
     read: Some(read),
     readfrom: Some(readfrom),

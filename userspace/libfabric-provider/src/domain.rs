@@ -36,7 +36,7 @@ pub(crate) struct Domain {
 }
 
 static FID: Table<fi_ops> = object::ops::<Domain>(absent(), Some(control));
-static OPS: Table<fi_ops_domain> = Table(fi_ops_domain {
+pub(crate) static OPS: Table<fi_ops_domain> = Table(fi_ops_domain {
     size: size_of::<fi_ops_domain>(),
     av_open: absent(),
     cq_open: Some(cq::open),

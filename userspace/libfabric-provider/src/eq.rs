@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use kfabric::uapi as abi;
 use kfabric::{ConnRequest, Event as Cause, EventQueue};
 
-use crate::error::{translate, Errno, Ours};
+use crate::error::{errno, translate, Errno, Ours};
 use crate::fabric::Fabric;
 use crate::ffi::*;
 use crate::fork::{self, Disabled};
@@ -59,7 +59,7 @@ pub(crate) struct Queue {
 pub(crate) struct Eq(pub(crate) Arc<Queue>);
 
 static FID: Table<fi_ops> = object::ops::<Eq>(absent(), Some(control));
-static OPS: Table<fi_ops_eq> = Table(fi_ops_eq {
+pub(crate) static OPS: Table<fi_ops_eq> = Table(fi_ops_eq {
     size: size_of::<fi_ops_eq>(),
     read: Some(read),
     readerr: Some(readerr),
@@ -90,7 +90,19 @@ impl Kind for Eq {
     fn end(self) -> Result<(), (Self, Errno)> {
         // Each bound endpoint has a reference.
         let queue = Arc::try_unwrap(self.0).map_err(|queue| (Self(queue), libc::EBUSY))?;
-        object::ended(queue.eq.close(), |eq| Self(Arc::new(Queue { eq, ..queue })))
+        match queue.eq.close() {
+            Ok(()) => {
+                let state = queue.state.into_inner();
+                let state = state.unwrap_or_else(PoisonError::into_inner);
+                drop_unread(&queue.requests, state.events);
+                Ok(())
+            }
+            Err(returned) => {
+                let eq = returned.object;
+                let back = Self(Arc::new(Queue { eq, ..queue }));
+                Err((back, errno(&returned.error)))
+            }
+        }
     }
 }
 
@@ -243,7 +255,13 @@ impl Queue {
             Cause::Connected { context, data, .. } => {
                 Event::of(abi::KFI_CONNECTED, context, 0, &data)
             }
-            Cause::Shutdown { context, .. } => Event::of(abi::KFI_SHUTDOWN, context, 0, &[]),
+            Cause::Shutdown { context, errno, .. } => {
+                if let Some(errno) = errno {
+                    // FI_SHUTDOWN has no place for the cause.
+                    crate::core::inform(&format!("a connection was lost: {}", errno.text()));
+                }
+                Event::of(abi::KFI_SHUTDOWN, context, 0, &[])
+            }
             Cause::ConnFailed(failure) => {
                 let code = failure.prov_errno as c_int;
                 Event {
@@ -309,8 +327,8 @@ impl Queue {
     }
 
     /// Whether there is nothing to read.
-    pub(crate) fn may_wait(&self) -> bool {
-        self.fetch().is_ok_and(|state| state.events.is_empty())
+    pub(crate) fn may_wait(&self) -> Result<bool, Errno> {
+        Ok(self.fetch()?.events.is_empty())
     }
 
     /// Removes the events of an endpoint that has been closed. Refuses connection requests among
@@ -325,17 +343,22 @@ impl Queue {
             self.user.lower();
         }
         drop(state);
-        for event in gone.iter().filter(|e| e.info != 0) {
-            let info: *mut fi_info = with_exposed_provenance_mut(event.info);
-            // SAFETY: `asked` made the info, and the program has not read the event.
-            unsafe {
-                // Dropping the request refuses it.
-                let _ = self.requests.answer((*info).handle, |request| {
-                    drop(request);
-                    Ok(())
-                });
-                info::free(info);
-            }
+        drop_unread(&self.requests, gone);
+    }
+}
+
+/// Refuses the connection requests among events that the program has not read, and frees their infos.
+fn drop_unread(requests: &Requests, events: VecDeque<Event>) {
+    for event in events.iter().filter(|e| e.info != 0) {
+        let info: *mut fi_info = with_exposed_provenance_mut(event.info);
+        // SAFETY: `asked` made the info, and the program has not read the event.
+        unsafe {
+            // Dropping the request refuses it.
+            let _ = requests.answer((*info).handle, |request| {
+                drop(request);
+                Ok(())
+            });
+            info::free(info);
         }
     }
 }

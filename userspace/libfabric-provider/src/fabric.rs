@@ -29,7 +29,7 @@ pub(crate) struct Fabric {
 }
 
 static FID: Table<fi_ops> = object::ops::<Fabric>(absent(), absent());
-static OPS: Table<fi_ops_fabric> = Table(fi_ops_fabric {
+pub(crate) static OPS: Table<fi_ops_fabric> = Table(fi_ops_fabric {
     size: size_of::<fi_ops_fabric>(),
     domain: Some(domain::open),
     passive_ep: Some(pep::open),
@@ -112,7 +112,7 @@ unsafe extern "C" fn trywait(_: *mut fid_fabric, fids: *mut *mut fid, count: c_i
         let may = unsafe {
             let fid = *fids.add(i);
             // Objects of other providers are refused.
-            let cq = object::body_of_class::<Cq>(fid).map(Cq::may_wait);
+            let cq = object::body_of_class::<Cq>(fid).map(|cq| Ok(cq.may_wait()));
             let eq = || object::body_of_class::<Eq>(fid).map(|eq| eq.0.may_wait());
             let cntr = || object::body_of_class::<Counter>(fid).map(Counter::may_wait);
             match cq.or_else(eq).or_else(cntr) {
@@ -120,8 +120,10 @@ unsafe extern "C" fn trywait(_: *mut fid_fabric, fids: *mut *mut fid, count: c_i
                 None => return -libc::EINVAL,
             }
         };
-        if !may {
-            return -libc::EAGAIN;
+        match may {
+            Ok(true) => {}
+            Ok(false) => return -libc::EAGAIN,
+            Err(errno) => return -errno,
         }
     }
     0

@@ -619,10 +619,45 @@ unsafe fn collect(
 ) -> Result<Vec<*mut fi_info>, Errno> {
     let path = Path::new(crate::device_path());
     let device = Device::open_path(path).map_err(|_| libc::ENODATA)?;
-    // SAFETY: the caller's strings and addresses.
+    let format = hints.map_or(0, |h| h.info.addr_format);
+    // SAFETY: the caller's strings.
+    let named = unsafe { addr::resolve(node, service, flags, format)? };
+    let named = match named.is_empty() {
+        true => vec![None],
+        false => named.into_iter().map(Some).collect(),
+    };
+    // A name may have addresses that no device can reach, for example of IPv6 alone.
+    first_with(named, |named| {
+        // SAFETY: the caller's hints.
+        unsafe { collect_for(&device, version, named, flags, hints) }
+    })
+}
+
+/// Returns the first list that has entries; else an empty one, or the last error.
+fn first_with<A, T>(
+    all: Vec<A>,
+    mut list: impl FnMut(A) -> Result<Vec<T>, Errno>,
+) -> Result<Vec<T>, Errno> {
+    let mut last = Ok(Vec::new());
+    for one in all {
+        last = list(one);
+        if last.as_ref().is_ok_and(|list| !list.is_empty()) {
+            break;
+        }
+    }
+    last
+}
+
+/// [`collect`] for one of the addresses of the caller's name.
+unsafe fn collect_for(
+    device: &Device,
+    version: u32,
+    named: Option<SocketAddr>,
+    flags: u64,
+    hints: Option<&Hints<'_>>,
+) -> Result<Vec<*mut fi_info>, Errno> {
+    // SAFETY: the caller's addresses.
     let (src, dest) = unsafe {
-        let format = hints.map_or(0, |h| h.info.addr_format);
-        let named = addr::resolve(node, service, flags, format)?;
         let (src, dest) = match flags & FI_SOURCE != 0 {
             true => (named, None),
             false => (None, named),

@@ -27,6 +27,8 @@ mod mr;
 mod object;
 mod pep;
 mod post;
+#[cfg(test)]
+mod tables;
 mod text;
 mod version;
 mod wait;

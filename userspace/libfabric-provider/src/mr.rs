@@ -5,7 +5,7 @@ use std::ffi::{c_int, c_void};
 use std::mem::offset_of;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
-use kfabric::{Access, Key, Region, RegionAttr, SubRegion};
+use kfabric::{Access, Caps, Key, Persistence, Reach, Region, RegionAttr, SubRegion};
 
 use crate::domain::Domain;
 use crate::ep::Endpoint;
@@ -161,11 +161,8 @@ fn once(
         None => region.alloc_keys(1),
     };
     let key = keys.ours()?.remove(0);
-    match key.assign_once(first, len, access) {
-        Ok(mem) => Ok((Own::Once(key), mem.key)),
-        Err(e) if e.errno() == Some(kfabric::Errno::EOPNOTSUPP) => Err(FI_EBADFLAGS as Errno),
-        Err(e) => Err(errno(&e)),
-    }
+    let mem = key.assign_once(first, len, access).ours()?;
+    Ok((Own::Once(key), mem.key))
 }
 
 impl Base {
@@ -319,9 +316,15 @@ impl Mr {
         if !self.window.access.contains(wanted.access) {
             return Err(libc::EACCES);
         }
-        let durable = base.region.persistence().is_durable_by_cpu();
-        if wanted.flags & FI_RMA_PMEM != 0 && !durable {
-            return Err(libc::EINVAL);
+        if wanted.flags & FI_RMA_PMEM != 0 {
+            // The same errors as for a registration.
+            let kind = base.region.persistence();
+            if kind == Persistence::None {
+                return Err(libc::EINVAL);
+            }
+            if !kind.is_durable_by_cpu() || domain.domain.durable() == Reach::No {
+                return Err(libc::EOPNOTSUPP);
+            }
         }
         let peers = remote(wanted.access);
         let (own, key) = match peers.is_empty() {
@@ -410,6 +413,10 @@ unsafe fn register(
         let domain = object::body::<Domain>(domain);
         object::open(to, context, |_| {
             if flags & !(NOCACHE | FI_MR_SINGLE_USE | FI_RMA_PMEM) != 0 {
+                return Err(FI_EBADFLAGS as Errno);
+            }
+            let once = domain.domain.caps().contains(Caps::SINGLE_USE_KEYS);
+            if flags & FI_MR_SINGLE_USE != 0 && !once {
                 return Err(FI_EBADFLAGS as Errno);
             }
             if count != 1 {

@@ -45,7 +45,7 @@ pub(crate) struct Passive {
 }
 
 static FID: Table<fi_ops> = object::ops::<Passive>(Some(bind), Some(control));
-static OPS: Table<fi_ops_ep> = Table(fi_ops_ep {
+pub(crate) static OPS: Table<fi_ops_ep> = Table(fi_ops_ep {
     size: size_of::<fi_ops_ep>(),
     cancel: absent(),
     getopt: Some(getopt),
@@ -55,7 +55,7 @@ static OPS: Table<fi_ops_ep> = Table(fi_ops_ep {
     rx_size_left: absent(),
     tx_size_left: absent(),
 });
-static CM: Table<fi_ops_cm> = Table(fi_ops_cm {
+pub(crate) static CM: Table<fi_ops_cm> = Table(fi_ops_cm {
     size: size_of::<fi_ops_cm>(),
     setname: Some(setname),
     getname: Some(getname),

@@ -598,3 +598,19 @@ fn keys_of_an_endpoint_are_not_offered_to_rxm() {
     asked.info.mode = FI_RX_CQ_DATA;
     assert!(wants_own_keys(&asked.hints()));
 }
+
+#[test]
+fn later_address_of_a_name_is_tried_if_the_first_one_has_no_info() {
+    let tried = std::cell::RefCell::new(Vec::new());
+    let list = |n: i32| {
+        tried.borrow_mut().push(n);
+        match n {
+            0 => Err(libc::ENODATA),
+            1 => Ok(vec![]),
+            n => Ok(vec![n]),
+        }
+    };
+    assert_eq!(first_with(vec![0, 1, 2, 3], list), Ok(vec![2]));
+    assert_eq!(*tried.borrow(), [0, 1, 2]);
+    assert_eq!(first_with(vec![1, 0], list), Err(libc::ENODATA));
+}
