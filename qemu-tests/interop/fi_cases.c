@@ -356,6 +356,7 @@ static void events(void)
 struct waiter {
 	struct fid_cq *cq;
 	ssize_t rc;
+	int done;
 };
 
 static void *wait_thread(void *arg)
@@ -364,16 +365,17 @@ static void *wait_thread(void *arg)
 	struct fi_cq_data_entry entry;
 
 	w->rc = fi_cq_sread(w->cq, &entry, 1, NULL, -1);
+	__atomic_store_n(&w->done, 1, __ATOMIC_RELEASE);
 	return NULL;
 }
 
 static void completions(void)
 {
-	struct waiter w;
+	struct waiter w, other;
 	struct fi_cq_err_entry err = { 0 };
 	struct fi_cq_tagged_entry got[4];
 	struct end a, b;
-	pthread_t thread;
+	pthread_t thread, second;
 	fi_addr_t from[4] = { 0 };
 	long start;
 	int fd;
@@ -391,15 +393,30 @@ static void completions(void)
 	CHECK(now_ms() - start >= 50);
 	OK(fi_trywait(fabric, (struct fid *[]){ &a.cq->fid, &a.eq->fid }, 2));
 
-	/* A signal wakes one wait, which reads nothing, before or while it waits. */
+	/* A signal wakes all threads that wait, which read nothing; else the next wait. */
 	OK(fi_cq_signal(a.cq));
 	GIVES(-FI_EAGAIN, fi_cq_sread(a.cq, got, 1, NULL, -1));
-	w = (struct waiter){ .cq = a.cq };
+	w = other = (struct waiter){ .cq = a.cq };
 	OK(pthread_create(&thread, NULL, wait_thread, &w));
+	OK(pthread_create(&second, NULL, wait_thread, &other));
 	usleep(20000);
 	OK(fi_cq_signal(a.cq));
+	/* A thread that had not waited yet leaves the other one asleep on a slow machine. */
+	for (start = now_ms(); !__atomic_load_n(&w.done, __ATOMIC_ACQUIRE) ||
+			       !__atomic_load_n(&other.done, __ATOMIC_ACQUIRE); usleep(1000))
+		CHECK(now_ms() - start < LIMIT_MS);
 	OK(pthread_join(thread, NULL));
+	OK(pthread_join(second, NULL));
 	GIVES(-FI_EAGAIN, w.rc);
+	GIVES(-FI_EAGAIN, other.rc);
+	/* A signal makes the descriptor readable until the next wait. */
+	CHECK(!readable(fd));
+	OK(fi_cq_signal(a.cq));
+	CHECK(readable(fd));
+	GIVES(-FI_EAGAIN, fi_cq_read(a.cq, got, 1));
+	GIVES(-FI_EAGAIN, fi_trywait(fabric, (struct fid *[]){ &a.cq->fid }, 1));
+	OK(fi_trywait(fabric, (struct fid *[]){ &a.cq->fid }, 1));
+	CHECK(!readable(fd));
 
 	OK(fi_recv(b.ep, b.mem, 8, fi_mr_desc(b.mr), 0, &b));
 	OK(fi_recv(b.ep, b.mem, 8, fi_mr_desc(b.mr), 0, &b));
@@ -657,7 +674,75 @@ static void close_order(void)
 	OK(fi_ep_bind(a.ep, &eq->fid, 0));
 	GIVES(-FI_ENOCQ, fi_enable(a.ep));
 	OK(fi_close(&a.ep->fid));
+	/* A kind of operations without directions needs both sides. */
+	static const uint64_t kinds[] = { FI_MSG, FI_RMA, FI_MSG | FI_SEND };
+	struct fi_info *only = fi_dupinfo(info);
+	struct fid_cq *cq = open_cq();
+
+	for (int i = 0; i < 3; i++) {
+		only->caps = kinds[i];
+		OK(fi_endpoint(domain, only, &a.ep, NULL));
+		OK(fi_ep_bind(a.ep, &eq->fid, 0));
+		OK(fi_ep_bind(a.ep, &cq->fid, FI_TRANSMIT));
+		GIVES(i < 2 ? -FI_ENOCQ : 0, fi_enable(a.ep));
+		OK(fi_close(&a.ep->fid));
+	}
+	fi_freeinfo(only);
+	OK(fi_close(&cq->fid));
 	OK(fi_close(&eq->fid));
+}
+
+/* A child calls whatever it has of its parent, whose objects stay as they are. */
+static void in_child(struct end *a)
+{
+	struct fi_cq_data_entry got;
+	struct fid_fabric *own;
+
+	GIVES(-FI_EOPBADSTATE, fi_send(a->ep, a->mem, 8, fi_mr_desc(a->mr), 0, a));
+	GIVES(-FI_EOPBADSTATE, fi_cq_read(a->cq, &got, 1));
+	GIVES(-FI_EOPBADSTATE, fi_shutdown(a->ep, 0));
+	CHECK(fi_cq_strerror(a->cq, 1, NULL, NULL, 0));
+	OK(fi_close(&a->ep->fid));
+	OK(fi_close(&a->mr->fid));
+	OK(fi_close(&a->cq->fid));
+	OK(fi_close(&a->eq->fid));
+	OK(fi_close(&domain->fid));
+	OK(fi_close(&fabric->fid));
+	/* Objects of its own work. */
+	OK(fi_fabric(info->fabric_attr, &own, NULL));
+	fabric = own;
+	OK(fi_domain(fabric, info, &domain, NULL));
+	OK(fi_close(&open_cq()->fid));
+	OK(fi_close(&domain->fid));
+	OK(fi_close(&own->fid));
+	_exit(0);
+}
+
+static void forked(void)
+{
+	struct fi_cq_data_entry got;
+	struct end a, b;
+	int status;
+	pid_t pid;
+
+	pair(&a, &b);
+	OK(fi_recv(b.ep, b.mem, 8, fi_mr_desc(b.mr), 0, &b));
+	OK(fi_send(a.ep, a.mem, 8, fi_mr_desc(a.mr), 0, &a));
+	CHECK(polled(&b, &a).len == 8);
+	/* The completion of the send is left for the parent. */
+	pid = fork();
+	CHECK(pid >= 0);
+	if (!pid)
+		in_child(&a);
+	GIVES(pid, waitpid(pid, &status, 0));
+	GIVES(0, status);
+	polled(&a, &b);
+	OK(fi_recv(b.ep, b.mem, 8, fi_mr_desc(b.mr), 0, &b));
+	OK(fi_send(a.ep, a.mem, 8, fi_mr_desc(a.mr), 0, &a));
+	CHECK(polled(&b, &a).len == 8);
+	polled(&a, &b);
+	GIVES(-FI_EAGAIN, fi_cq_read(a.cq, &got, 1));
+	unpair(&a, &b);
 }
 
 static const struct {
@@ -691,6 +776,7 @@ static const struct {
 	{ "endpoint_keys", endpoint_keys },
 	{ "close_in_use", close_in_use },
 	{ "close_order", close_order },
+	{ "forked", forked },
 	{ "queue_sizes", queue_sizes },
 	{ "data_lengths", data_lengths },
 	{ "domains", domains },
@@ -705,6 +791,7 @@ static const struct {
 	{ "rings_turn", rings_turn },
 	{ "rings_order", rings_order },
 	{ "rings_sleepers", rings_sleepers },
+	{ "rings_transmit_complete", rings_transmit_complete },
 	{ "rdm", rdm },
 	{ "rdm_unexpected", rdm_unexpected },
 };

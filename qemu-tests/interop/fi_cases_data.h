@@ -50,6 +50,24 @@ static void registration(void)
 	GIVES(-FI_EINVAL, fi_mr_reg(domain, mem, 1, FI_TAGGED, 0, 0, 0, &mr, NULL));
 	GIVES(-FI_EBADFLAGS, fi_mr_reg(domain, mem, 1, FI_SEND, 0, 0, FI_RMA_EVENT, &mr, NULL));
 	GIVES(-FI_EFAULT, fi_mr_reg(domain, (void *)4096, 1, FI_SEND, 0, 0, 0, &mr, NULL));
+	if (!shm) {
+		/* Devices have no keys for one use, with or without rights of peers. */
+		GIVES(-FI_EBADFLAGS, fi_mr_reg(domain, mem, 1, FI_SEND, 0, 0, FI_MR_SINGLE_USE, &mr,
+					       NULL));
+	}
+	if (!(info->caps & FI_RMA_PMEM)) {
+		struct iovec part = { mem, 8 };
+
+		OK(fi_mr_reg(domain, mem, LEN, FI_SEND | FI_REMOTE_WRITE, 0, 0, 0, &other, NULL));
+		attr.mr_iov = &part;
+		attr.access = FI_REMOTE_WRITE;
+		attr.base_mr = other;
+		GIVES(-FI_EOPNOTSUPP, fi_mr_regattr(domain, &attr, FI_RMA_PMEM, &mr));
+		attr.base_mr = NULL;
+		GIVES(-FI_EOPNOTSUPP, fi_mr_regattr(domain, &attr, FI_RMA_PMEM, &mr));
+		attr.mr_iov = iov;
+		OK(fi_close(&other->fid));
+	}
 	/* Without FI_HMEM the kind of the memory is ignored. */
 	attr.iface = FI_HMEM_CUDA;
 	OK(fi_mr_regattr(domain, &attr, 0, &mr));

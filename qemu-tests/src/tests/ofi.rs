@@ -19,6 +19,14 @@ use std::time::Duration;
 /// The topic's tests.
 pub const TESTS: &[Test] = &[
     Test::pair("ofi.info_lists_the_provider", info),
+    Test::pair(
+        "ofi.parameters_hold_under_a_libfabric_of_another_name",
+        renamed,
+    ),
+    Test::pair("ofi.forked_child_leaves_the_objects_of_its_parent", |c| {
+        cases(c, &["forked"])
+    })
+    .on(SHM | NETNS),
     Test::pair("ofi.pingpong_of_messages_passes_data", |c| {
         pingpong(c, "kfabric", &["-e", "msg"])
     })
@@ -131,6 +139,8 @@ pub const TESTS: &[Test] = &[
             "rings_turn",
             "rings_order",
             "rings_sleepers",
+            "rings_transmit_complete",
+            "forked",
             "messages",
             "failed_messages",
             "failed_injects",
@@ -218,6 +228,38 @@ fn info(ctx: &mut Ctx) -> Result<()> {
     let said = String::from_utf8_lossy(&out.stdout);
     ensure!(!said.contains("domain: shm\n"), "{said}");
     ctx.barrier("listed")
+}
+
+/// The distribution's libfabric, and the name that takes the place of its own in a copy.
+const LIBRARY: &str = "/usr/lib/x86_64-linux-gnu/libfabric.so.1";
+const OTHER: (&[u8], &[u8]) = (b"libfabric.so.1\0", b"libfab-1f.so.1\0");
+
+/// A program has a libfabric of another name for itself alone: the plug-in still reads its
+/// parameters.
+fn renamed(ctx: &mut Ctx) -> Result<()> {
+    let mut bytes = std::fs::read(LIBRARY)?;
+    let (own, other) = OTHER;
+    let found = bytes.windows(own.len()).position(|part| part == own);
+    let at = found.context("the library's own name")?;
+    bytes[at..at + own.len()].copy_from_slice(other);
+    let copy = std::env::temp_dir().join(format!("ofi-renamed-{}.so", ctx.env.node));
+    std::fs::write(&copy, bytes)?;
+    let count = |domain: Option<&str>| -> Result<i32> {
+        let path = copy.to_string_lossy();
+        let mut command = program("/kfi/bin/fi_local", &[&path, "kfabric"]);
+        if let Some(domain) = domain {
+            command.env("FI_KFABRIC_DOMAIN", domain);
+        }
+        let out = command.output()?;
+        ensure!(out.status.success(), "{out:?}");
+        let said = String::from_utf8_lossy(&out.stdout);
+        said.trim().parse().with_context(|| format!("{out:?}"))
+    };
+    let all = count(None)?;
+    ensure!(all > 0, "no infos without a parameter: {all}");
+    let none = count(Some("missing"))?;
+    ensure!(none == -libc::ENODATA, "the parameter is ignored: {none}");
+    ctx.barrier("read")
 }
 
 /// Runs cases of `interop/fi_cases.c` on node 1, which is both ends of their connections.

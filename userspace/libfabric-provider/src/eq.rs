@@ -222,8 +222,9 @@ impl Queue {
     fn new(fabric: &Fabric, version: u32, attr: Option<&fi_eq_attr>) -> Result<Self, Errno> {
         let (size, wait) = attr.map_or((0, FI_WAIT_UNSPEC), |a| (a.size, a.wait_obj));
         let wait = Wait::new(wait)?;
+        // The size is the least that the program needs: the kernel refuses one above its limit.
         let depth = u32::try_from(size).unwrap_or(u32::MAX);
-        let eq = fabric.fabric.event_queue(depth.min(abi::KFI_EQ_SIZE_MAX));
+        let eq = fabric.fabric.event_queue(depth);
         let (eq, user) = (eq.ours()?, Flag::new()?);
         Ok(Self {
             both: either(eq.as_fd(), user.0.as_fd())?,

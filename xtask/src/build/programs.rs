@@ -112,8 +112,9 @@ pub fn provider(ctx: &Context) -> Result<PathBuf> {
 }
 
 /// C programs that call libfabric: name, folder and source.
-const OF_LIBFABRIC: [(&str, &str, &str); 2] = [
+const OF_LIBFABRIC: [(&str, &str, &str); 3] = [
     ("fi_cases", "qemu-tests/interop", "fi_cases.c"),
+    ("fi_local", "qemu-tests/interop", "fi_local.c"),
     ("kfi-example-libfabric", "examples/libfabric", "remote.c"),
 ];
 
@@ -133,7 +134,15 @@ pub fn of_libfabric(ctx: &Context, root: &Path) -> Result<Vec<PathBuf>> {
         let (source, program) = (from.join(source), dir.join(name));
         let (source, to) = (source.to_string_lossy(), program.to_string_lossy());
         let argv = [
-            "gcc", "-O1", "-Wall", "-Werror", "-o", &to, &source, "-lfabric",
+            "gcc",
+            "-O1",
+            "-Wall",
+            "-Werror",
+            "-o",
+            &to,
+            &source,
+            "-Wl,--as-needed",
+            "-lfabric",
         ];
         let binds = [Bind::same(&from), Bind::same(&dir)];
         let cmd = command(root, &binds, Path::new("/"), &argv);
