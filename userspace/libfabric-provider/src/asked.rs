@@ -5,6 +5,7 @@
 use std::ffi::c_int;
 
 use crate::ffi::*;
+use crate::info::with_directions;
 use crate::provider;
 
 /// Attributes of the sends or of the receives.
@@ -135,9 +136,10 @@ impl Asked {
             }
         }
         if self.caps != 0 {
-            info.caps &= self.caps;
-            tx.caps &= self.caps;
-            rx.caps &= self.caps;
+            let caps = with_directions(self.caps);
+            info.caps &= caps;
+            tx.caps &= caps;
+            rx.caps &= caps;
             info.mode |= self.mode & FI_RX_CQ_DATA;
             rx.mode |= self.mode & FI_RX_CQ_DATA;
         }
