@@ -3,7 +3,7 @@
 
 use std::ffi::{c_int, c_void};
 use std::mem::offset_of;
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, Once, OnceLock, PoisonError};
 
 use kfabric::{Access, Caps, Key, Persistence, Reach, Region, RegionAttr, SubRegion};
 
@@ -484,6 +484,17 @@ unsafe extern "C" fn regv(
     }
 }
 
+/// Warns once about memory of a device. Such a registration is not refused for its `iface`: no info has
+/// FI_HMEM, and a program without FI_HMEM may leave the field as it is.
+fn check_iface(iface: fi_hmem_iface) {
+    static WARNED: Once = Once::new();
+    if iface != FI_HMEM_SYSTEM {
+        WARNED.call_once(|| {
+            crate::core::warn("the iface of a region is ignored: there is no FI_HMEM");
+        });
+    }
+}
+
 unsafe extern "C" fn regattr(
     fid: *mut fid,
     attr: *const fi_mr_attr,
@@ -510,6 +521,9 @@ unsafe extern "C" fn regattr(
             at(0).cast::<*const iovec>().read(),
             field!(iov_count: usize),
         );
+        if version >= 1 << 16 | 10 {
+            check_iface(field!(iface: fi_hmem_iface));
+        }
         let key = match version >= 1 << 16 | 5 {
             true => auth::copy(field!(auth_key: *const u8), field!(auth_key_size: usize)),
             false => Ok(None),
