@@ -7,7 +7,7 @@ use std::ptr::{null_mut, with_exposed_provenance_mut};
 use std::sync::{Arc, OnceLock};
 
 use kfabric::uapi as abi;
-use kfabric::{Completion, CompletionQueue, Format};
+use kfabric::{CompletionQueue, Format, Taken};
 
 use crate::closed::Drain;
 use crate::domain::Domain;
@@ -137,50 +137,27 @@ impl Cq {
         Ok(self.descriptor.get_or_init(|| made).as_fd())
     }
 
-    /// Reads up to `count` completions. `give` gets each with its number.
-    fn read(&self, count: usize, mut give: impl FnMut(usize, &abi::CqEntry)) -> isize {
+    /// Reads up to `count` completions. `give` gets each with its number; the last call with a number
+    /// counts.
+    #[inline]
+    fn read(&self, count: usize, give: impl FnMut(usize, &abi::CqEntry)) -> isize {
         if count == 0 {
             // The program only makes progress.
             self.cq.progress();
             return -(libc::EAGAIN as isize);
         }
-        if !self.cq.is_ready() {
-            self.drain.found_empty();
-            return -(libc::EAGAIN as isize);
-        }
-        // Most programs read one at a time, and need no larger array to be cleared.
-        let (mut one, mut many);
-        let some: &mut [Completion] = if count <= 1 {
-            one = [Completion::default()];
-            &mut one
-        } else {
-            many = [Completion::default(); 16];
-            &mut many
-        };
-        let (mut done, mut failed) = (0, false);
-        while done < count && !failed {
-            let room = some.len().min(count - done);
-            let read = self.cq.read_successes_except(&mut some[..room], injected());
-            let Ok(taken) = read else {
-                return -(libc::EIO as isize);
-            };
-            for completion in &some[..taken.count] {
-                give(done, completion.raw());
-                done += 1;
-            }
-            failed = taken.failed;
-            if taken.count == 0 {
-                break;
-            }
-        }
-        match done {
-            0 if failed => -(FI_EAVAIL as isize),
-            0 => {
+        match self.cq.read_successes_except(count, injected(), give) {
+            Ok(Taken {
+                count: 0,
+                failed: true,
+            }) => -(FI_EAVAIL as isize),
+            Ok(Taken { count: 0, .. }) => {
                 self.drain.found_empty();
                 -(libc::EAGAIN as isize)
             }
             // CAST: At most the length of the caller's array.
-            _ => done as isize,
+            Ok(taken) => taken.count as isize,
+            Err(_) => -(libc::EIO as isize),
         }
     }
 }
@@ -231,7 +208,7 @@ fn pointer(context: u64) -> *mut c_void {
     with_exposed_provenance_mut(context as usize)
 }
 
-/// An entry in the largest format; those of the other formats are its beginning.
+/// An entry in the largest format.
 fn entry(e: &abi::CqEntry) -> fi_cq_tagged_entry {
     fi_cq_tagged_entry {
         op_context: pointer(e.context),
@@ -246,17 +223,44 @@ fn entry(e: &abi::CqEntry) -> fi_cq_tagged_entry {
 unsafe extern "C" fn read(cq: *mut fid_cq, buf: *mut c_void, count: usize) -> isize {
     // SAFETY: a queue.
     let cq = unsafe { object::body::<Cq>(cq) };
-    let size = match cq.format {
-        FI_CQ_FORMAT_CONTEXT => size_of::<fi_cq_entry>(),
-        FI_CQ_FORMAT_MSG => size_of::<fi_cq_msg_entry>(),
-        FI_CQ_FORMAT_DATA => size_of::<fi_cq_data_entry>(),
-        _ => size_of::<fi_cq_tagged_entry>(),
-    };
+    // SAFETY: the caller's array of `count` entries in the queue's format.
+    unsafe {
+        match cq.format {
+            FI_CQ_FORMAT_CONTEXT => read_as(cq, buf, count, |e| fi_cq_entry {
+                op_context: pointer(e.context),
+            }),
+            FI_CQ_FORMAT_MSG => read_as(cq, buf, count, |e| fi_cq_msg_entry {
+                op_context: pointer(e.context),
+                flags: e.flags,
+                len: e.len as usize,
+            }),
+            FI_CQ_FORMAT_DATA => read_as(cq, buf, count, |e| fi_cq_data_entry {
+                op_context: pointer(e.context),
+                flags: e.flags,
+                len: e.len as usize,
+                buf: null_mut(),
+                data: e.data,
+            }),
+            _ => read_as(cq, buf, count, entry),
+        }
+    }
+}
+
+/// Reads up to `count` completions, as `make` converts them.
+///
+/// # Safety
+///
+/// `to` has room for `count` entries of this type.
+unsafe fn read_as<T>(
+    cq: &Cq,
+    to: *mut c_void,
+    count: usize,
+    make: impl Fn(&abi::CqEntry) -> T,
+) -> isize {
+    let to = to.cast::<T>();
     cq.read(count, |at, e| {
-        let entry = entry(e);
-        let from = (&raw const entry).cast::<u8>();
-        // SAFETY: the caller's array of `count` entries in the queue's format.
-        unsafe { std::ptr::copy_nonoverlapping(from, buf.cast::<u8>().add(at * size), size) };
+        // SAFETY: `at` is below `count`.
+        unsafe { to.add(at).write_unaligned(make(e)) };
     })
 }
 

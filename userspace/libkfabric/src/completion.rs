@@ -17,7 +17,7 @@ use crate::flags::{CompFlags, Format};
 use crate::handle::{debug_by_handle, Handle};
 use crate::object::{Kind, ObjectId};
 use crate::rings::queue::{CqInner, Queue, Waiting};
-use crate::sys::{self, Deadline, Ring};
+use crate::sys::{self, Deadline, Ring, Verdict};
 
 /// A completion queue (`fi_cq(3)`). Its entries are read from shared memory.
 pub struct CompletionQueue {
@@ -83,22 +83,37 @@ impl CompletionQueue {
     ///
     /// - [`Error::Ring`] if the shared memory is corrupt.
     pub fn read_successes(&self, to: &mut [Completion]) -> Result<Taken> {
-        self.read_wanted(to, |entry| entry.err == 0)
+        let judge = |entry: &abi::CqEntry| match entry.err {
+            0 => Verdict::Take,
+            _ => Verdict::Stop,
+        };
+        self.take_each(to.len(), judge, |at, entry| to[at].raw = *entry)
     }
 
-    /// Takes completions while they are `wanted`.
+    /// As [`CompletionQueue::read_successes`] for up to `max` completions, and drops failures with the
+    /// context `ignored`. Calls `each` with the number of each completion, counted from 0, and the
+    /// completion's entry. If another thread is faster, `each` is called again from number 0 on, so the
+    /// last call with a number counts.
+    ///
+    /// [`Taken::failed`] is never the result of an ignored failure, also if other threads read the
+    /// queue at the same time.
+    ///
+    /// # Errors
+    ///
+    /// - [`Error::Ring`] if the shared memory is corrupt.
     #[inline]
-    fn read_wanted(
+    pub fn read_successes_except(
         &self,
-        to: &mut [Completion],
-        wanted: impl Fn(&abi::CqEntry) -> bool,
+        max: usize,
+        ignored: u64,
+        each: impl FnMut(usize, &abi::CqEntry),
     ) -> Result<Taken> {
-        // An empty queue costs two loads.
-        if !self.inner.direct.is_used() && !self.inner.ring.waiting() {
-            return Ok(Taken::default());
-        }
-        let (count, failed) = self.take_while(sys::entries(to), wanted)?;
-        Ok(Taken { count, failed })
+        let judge = |entry: &abi::CqEntry| match entry.err {
+            0 => Verdict::Take,
+            _ if entry.context == ignored => Verdict::Drop,
+            _ => Verdict::Stop,
+        };
+        self.take_each(max, judge, each)
     }
 
     /// Takes the next completion if it is a failure (`fi_cq_readerr(3)`). `None` if no completion is
@@ -108,9 +123,7 @@ impl CompletionQueue {
     ///
     /// - [`Error::Ring`] if the shared memory is corrupt.
     pub fn read_failure(&self) -> Result<Option<Completion>> {
-        let mut one = [abi::CqEntry::default()];
-        let (n, _) = self.take_while(&mut one, |entry| entry.err != 0)?;
-        Ok((n == 1).then_some(Completion { raw: one[0] }))
+        self.take_failure(|_| true)
     }
 
     /// Takes the next completion if it is a failure with this context, and returns whether it was
@@ -120,49 +133,34 @@ impl CompletionQueue {
     ///
     /// - [`Error::Ring`] if the shared memory is corrupt.
     pub fn skip_failure(&self, context: u64) -> Result<bool> {
-        let mut one = [abi::CqEntry::default()];
-        let ignored = |entry: &abi::CqEntry| entry.err != 0 && entry.context == context;
-        let (n, _) = self.take_while(&mut one, ignored)?;
-        Ok(n == 1)
+        let taken = self.take_failure(|entry| entry.context == context)?;
+        Ok(taken.is_some())
     }
 
-    /// As [`CompletionQueue::read_successes`], and drops failures with the context `ignored`.
-    ///
-    /// [`Taken::failed`] is never the result of an ignored failure, also if other threads read the
-    /// queue at the same time.
-    ///
-    /// # Errors
-    ///
-    /// - [`Error::Ring`] if the shared memory is corrupt.
-    pub fn read_successes_except(&self, to: &mut [Completion], ignored: u64) -> Result<Taken> {
-        let wanted = |entry: &abi::CqEntry| entry.err == 0 || entry.context == ignored;
-        loop {
-            let mut done = self.read_wanted(to, wanted)?;
-            let mut kept = 0;
-            for at in 0..done.count {
-                if to[at].raw.err == 0 {
-                    to[kept] = to[at];
-                    kept += 1;
-                }
-            }
-            // If all entries were ignored, others may follow.
-            if kept != 0 || done.count == 0 {
-                done.count = kept;
-                return Ok(done);
-            }
-        }
-    }
-
-    fn take_while(
-        &self,
-        to: &mut [abi::CqEntry],
-        wanted: impl Fn(&abi::CqEntry) -> bool,
-    ) -> Result<(usize, bool)> {
-        let taken = match self.inner.direct.is_used() {
-            true => self.inner.read_while(to, wanted),
-            false => self.inner.ring.take_while(to, wanted),
+    /// Takes the next completion if it is a failure that is `wanted`.
+    fn take_failure(&self, wanted: impl Fn(&abi::CqEntry) -> bool) -> Result<Option<Completion>> {
+        let judge = |entry: &abi::CqEntry| match entry.err != 0 && wanted(entry) {
+            true => Verdict::Take,
+            false => Verdict::Stop,
         };
-        taken.ok_or_else(|| Error::Ring(self.id()))
+        let mut one = Completion::default();
+        let taken = self.take_each(1, judge, |_, entry| one.raw = *entry)?;
+        Ok((taken.count == 1).then_some(one))
+    }
+
+    #[inline]
+    fn take_each(
+        &self,
+        max: usize,
+        judge: impl Fn(&abi::CqEntry) -> Verdict,
+        each: impl FnMut(usize, &abi::CqEntry),
+    ) -> Result<Taken> {
+        let taken = match self.inner.direct.is_used() {
+            true => self.inner.read_each(max, judge, each),
+            false => self.inner.ring.take_each(max, judge, each),
+        };
+        let (count, failed) = taken.ok_or_else(|| Error::Ring(self.id()))?;
+        Ok(Taken { count, failed })
     }
 
     /// Takes one completion if one is ready.

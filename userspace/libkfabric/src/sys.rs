@@ -26,7 +26,7 @@ pub(crate) use linux::{
 };
 pub(crate) use mapping::Mapping;
 pub(crate) use pipe::{Link, PipeMem, DATA};
-pub(crate) use ring::{entries, Ring};
+pub(crate) use ring::{entries, Ring, Verdict};
 
 /// A slice for a pointer field of a call's structure.
 pub(crate) struct Buf<'a> {

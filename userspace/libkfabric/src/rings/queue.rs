@@ -17,7 +17,7 @@ use super::{lock, Rings};
 use crate::domain::inner::DomainInner;
 use crate::flags::Format;
 use crate::handle::Handle;
-use crate::sys::Ring;
+use crate::sys::{Ring, Verdict};
 
 /// Which queues of an endpoint got an entry and have a waiter that must be woken.
 #[derive(Clone, Copy, Default)]
@@ -291,31 +291,34 @@ impl CqInner {
         self.take_some(to)
     }
 
-    /// Reads up to `to.len()` entries, and stops before the first one that is not `wanted`. Returns
-    /// the number of entries, and whether an unwanted one follows; `None` if the kernel's ring is
-    /// corrupt.
-    pub(crate) fn read_while(
+    /// As [`Ring::take_each`], for the entries here and those of the kernel's ring.
+    #[inline]
+    pub(crate) fn read_each(
         &self,
-        to: &mut [CqEntry],
-        wanted: impl Fn(&CqEntry) -> bool,
+        max: usize,
+        judge: impl Fn(&CqEntry) -> Verdict,
+        mut each: impl FnMut(usize, &CqEntry),
     ) -> Option<(usize, bool)> {
         // Read existing entries before making more.
-        let taken = self.take_while(to, &wanted)?;
-        if taken != (0, false) {
-            return Some(taken);
+        if self.shows_entries() {
+            let taken = self.take_each(max, &judge, &mut each)?;
+            if taken != (0, false) {
+                return Some(taken);
+            }
         }
         self.progress();
-        self.take_while(to, &wanted)
-    }
-
-    fn take_while(
-        &self,
-        to: &mut [CqEntry],
-        wanted: impl Fn(&CqEntry) -> bool,
-    ) -> Option<(usize, bool)> {
         if !self.shows_entries() {
             return Some((0, false));
         }
+        self.take_each(max, judge, each)
+    }
+
+    fn take_each(
+        &self,
+        max: usize,
+        judge: impl Fn(&CqEntry) -> Verdict,
+        mut each: impl FnMut(usize, &CqEntry),
+    ) -> Option<(usize, bool)> {
         let mut entries = lock(&self.direct.entries);
         // Entries of the kernel's ring follow those here, except for the library's own, which are
         // failures that no program may see: look at them here.
@@ -326,25 +329,32 @@ impl CqInner {
                 self.ring.take(&mut [])?;
             }
         }
-        let (mut n, mut stopped) = (0, false);
-        while let (Some(to), Some(entry)) = (to.get_mut(n), entries.front()) {
-            if !wanted(entry) {
-                stopped = true;
-                break;
+        let (mut step, mut taken, mut stopped) = (0_u32, 0, false);
+        while taken < max {
+            let Some(entry) = entries.front() else { break };
+            match judge(entry) {
+                Verdict::Take => {
+                    each(taken, entry);
+                    taken += 1;
+                }
+                Verdict::Drop => {}
+                Verdict::Stop => {
+                    stopped = true;
+                    break;
+                }
             }
-            *to = *entry;
             entries.pop_front();
-            n += 1;
+            step += 1;
         }
         self.direct.made.store(entries.len(), Ordering::Relaxed);
-        // CAST: At most the number of reserved places, a `u32`.
-        self.direct.promised.fetch_sub(n as u32, Ordering::Relaxed);
+        // `step` is at most the number of reserved places.
+        self.direct.promised.fetch_sub(step, Ordering::Relaxed);
         let awaited = !entries.is_empty() && self.is_awaited();
         drop(entries);
         if awaited {
             self.wake_others();
         }
-        Some((n, stopped))
+        Some((taken, stopped))
     }
 
     /// Like [`CqInner::take`], but without a lock if the queue looks empty. An entry that another

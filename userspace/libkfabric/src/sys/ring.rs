@@ -11,7 +11,6 @@ use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use kfabric_uapi::{CqEntry, CqRing, KFI_CQ_RING_OFFSET};
-use zerocopy::IntoBytes;
 
 use super::Mapping;
 use crate::Completion;
@@ -22,6 +21,17 @@ pub(crate) fn entries(of: &mut [Completion]) -> &mut [CqEntry] {
     let all = std::ptr::from_mut(of) as *mut [CqEntry];
     // SAFETY: a completion has the representation of its only field, an entry, and no invariant.
     unsafe { &mut *all }
+}
+
+/// What a reader does with an entry.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Verdict {
+    /// Returns the entry.
+    Take,
+    /// Removes the entry, and does not return it.
+    Drop,
+    /// Leaves the entry and those after it.
+    Stop,
 }
 
 /// A mapped completion ring.
@@ -78,6 +88,7 @@ impl Ring {
         self.entries
     }
 
+    #[inline]
     fn word32(&self, at: usize) -> &AtomicU32 {
         debug_assert!(at + 4 <= size_of::<CqRing>());
         // SAFETY: callers pass offsets of fields of `CqRing`. By the type invariant these lie
@@ -85,27 +96,35 @@ impl Ring {
         unsafe { AtomicU32::from_ptr(self.base.as_ptr().add(at).cast()) }
     }
 
+    #[inline]
     fn head(&self) -> &AtomicU32 {
         self.word32(offset_of!(CqRing, head))
     }
 
+    #[inline]
     fn tail(&self) -> &AtomicU32 {
         self.word32(offset_of!(CqRing, tail))
     }
 
     /// Takes up to `to.len()` entries; `None` if the ring is inconsistent.
     pub(crate) fn take(&self, to: &mut [CqEntry]) -> Option<usize> {
-        self.take_while(to, |_| true).map(|taken| taken.0)
+        let max = to.len();
+        let taken = self.take_each(max, |_| Verdict::Take, |at, entry| to[at] = *entry);
+        taken.map(|(count, _)| count)
     }
 
-    /// Takes up to `to.len()` entries, and stops before the first one that is not `wanted`. Returns
-    /// the number of entries, and whether an unwanted one follows; `None` if the ring is
-    /// inconsistent.
+    /// Takes up to `max` entries, and stops before the first entry that `judge` does not take. Calls
+    /// `each` with the number of each taken entry, counted from 0, and the entry. Returns the number of
+    /// entries, and whether `judge` stopped; `None` if the ring is inconsistent.
+    ///
+    /// If another reader is faster, `each` is called again from number 0 on, so the last call with a
+    /// number counts.
     #[inline]
-    pub(crate) fn take_while(
+    pub(crate) fn take_each(
         &self,
-        to: &mut [CqEntry],
-        wanted: impl Fn(&CqEntry) -> bool,
+        max: usize,
+        judge: impl Fn(&CqEntry) -> Verdict,
+        mut each: impl FnMut(usize, &CqEntry),
     ) -> Option<(usize, bool)> {
         let (head, tail) = (self.head(), self.tail());
         loop {
@@ -120,37 +139,44 @@ impl Ring {
                 }
                 return None;
             }
-            let ready = to.len().min(waiting as usize);
-            if ready == 0 {
+            if waiting == 0 || max == 0 {
                 return Some((0, false));
             }
-            let (mut step, mut stopped) = (0, false);
-            for (i, entry) in (0..u32::try_from(ready).ok()?).zip(to.iter_mut()) {
-                self.load(from.wrapping_add(i), entry);
-                if !wanted(entry) {
-                    stopped = true;
-                    break;
+            let (mut step, mut taken, mut stopped) = (0, 0, false);
+            while step < waiting && taken < max {
+                let entry = self.load(from.wrapping_add(step));
+                match judge(&entry) {
+                    Verdict::Take => {
+                        each(taken, &entry);
+                        taken += 1;
+                    }
+                    Verdict::Drop => {}
+                    Verdict::Stop => {
+                        stopped = true;
+                        break;
+                    }
                 }
                 step += 1;
             }
             // Ordering: release; the copies are complete before the kernel may overwrite the
             // entries. Without an entry to take this shows that the unwanted entry is still there.
             let next = from.wrapping_add(step);
-            if tail
-                .compare_exchange(from, next, Ordering::Release, Ordering::Relaxed)
-                .is_ok()
-            {
-                return Some((step as usize, stopped));
+            let moved = tail.compare_exchange(from, next, Ordering::Release, Ordering::Relaxed);
+            // If all entries were dropped, others may follow.
+            if moved.is_ok() && (taken != 0 || stopped) {
+                return Some((taken, stopped));
             }
         }
     }
 
     /// Returns whether an entry is ready.
+    #[inline]
     pub(crate) fn waiting(&self) -> bool {
         self.head().load(Ordering::Acquire) != self.tail().load(Ordering::Relaxed)
     }
 
     /// Whether the alarm is set: the kernel reports a change of an endpoint with rings.
+    #[inline]
     pub(crate) fn alarm(&self) -> bool {
         self.alarm_word().load(Ordering::Acquire) != 0
     }
@@ -160,19 +186,23 @@ impl Ring {
         self.alarm_word().store(0, Ordering::SeqCst);
     }
 
+    #[inline]
     fn alarm_word(&self) -> &AtomicU32 {
         self.word32(offset_of!(CqRing, alarm))
     }
 
-    /// Copies the entry at a free-running index.
-    fn load(&self, index: u32, entry: &mut CqEntry) {
+    /// Returns a copy of the entry at a free-running index.
+    #[inline]
+    fn load(&self, index: u32) -> CqEntry {
         let slot = (index & (self.entries - 1)) as usize;
         let at = KFI_CQ_RING_OFFSET + slot * self.stride;
-        for (i, word) in entry.as_mut_bytes().chunks_exact_mut(8).enumerate() {
+        let mut words = [0; size_of::<CqEntry>() / 8];
+        for (i, word) in words.iter_mut().enumerate() {
             // SAFETY: `slot` is below `entries`, and the word is within an entry. By the type
             // invariant it lies within the mapping, aligned. It is only accessed atomically.
             let from = unsafe { AtomicU64::from_ptr(self.base.as_ptr().add(at + i * 8).cast()) };
-            word.copy_from_slice(&from.load(Ordering::Relaxed).to_ne_bytes());
+            *word = from.load(Ordering::Relaxed);
         }
+        zerocopy::transmute!(words)
     }
 }
