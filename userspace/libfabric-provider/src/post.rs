@@ -300,18 +300,20 @@ impl Call {
         // Operands of atomics are copied in any case.
         let inject = flags & INJECT != 0 && !atomic;
         // SAFETY: as the caller vouches.
-        let (local, values) = unsafe {
-            let values = match self.op {
-                Op::Atomic(.., [operands, comparands]) => {
-                    [operands.pieces(false)?, comparands.pieces(false)?]
-                }
-                _ => [Local::NONE.pieces(false)?; 2],
-            };
-            (self.local.pieces(!inject)?, values)
+        let local = unsafe { self.local.pieces(!inject) }?;
+        // The operands and comparands of an atomic. Other operations build no such arrays.
+        let arrays;
+        let values: [&[Piece<'_>]; 2] = match self.op {
+            Op::Atomic(.., [operands, comparands]) => {
+                // SAFETY: as the caller vouches.
+                arrays = unsafe { [operands.pieces(false)?, comparands.pieces(false)?] };
+                [arrays[0].as_slice(), arrays[1].as_slice()]
+            }
+            _ => [&[], &[]],
         };
         let carried = match inject {
             true => local.as_slice(),
-            false => values[0].as_slice(),
+            false => values[0],
         };
         let limit = abi::KFI_INJECT_MAX;
         if carried.iter().any(|piece| piece.len > limit) {
@@ -327,8 +329,8 @@ impl Call {
                 form,
                 op,
                 datatype,
-                values[0].as_slice(),
-                values[1].as_slice(),
+                values[0],
+                values[1],
                 pieces,
                 self.remote,
             ),
@@ -406,14 +408,24 @@ macro_rules! entries {
 }
 pub(crate) use entries;
 
-/// Posts a message or a receive of one piece, with the endpoint's flags: the most frequent calls. With
-/// rings there is a short way, because no system call hides the cost of the general one.
+/// The kind of an operation of one piece.
+#[derive(Clone, Copy)]
+enum One {
+    Send,
+    Recv,
+    Read(RemoteMem),
+    Write(RemoteMem),
+}
+
+/// Posts an operation of one piece with the endpoint's flags: the most frequent calls, which have a
+/// short way.
 ///
 /// # Safety
 ///
 /// As for [`Call::try_post`].
+#[inline]
 unsafe fn post_one(
-    receives: bool,
+    of: One,
     ep: *mut fid_ep,
     (buf, len): (*const c_void, usize),
     desc: *mut c_void,
@@ -423,15 +435,18 @@ unsafe fn post_one(
     let Some(end) = (unsafe { object::body_if_open::<Endpoint>(ep) }) else {
         return -(libc::ENOTCONN as isize);
     };
-    let side = if receives { &end.rx } else { &end.tx };
+    let side = match of {
+        One::Recv => &end.rx,
+        _ => &end.tx,
+    };
     let flags = side.flags.load(Ordering::Relaxed);
-    let plain = end.rings && flags & !(IGNORED | COMPLETION) == 0;
-    if !plain || len == 0 || desc.is_null() {
+    if flags & !(IGNORED | COMPLETION) != 0 || len == 0 || desc.is_null() {
         let local = one(buf, len, desc);
-        let call = if receives {
-            Call::recv(local)
-        } else {
-            Call::send(local)
+        let call = match of {
+            One::Send => Call::send(local),
+            One::Recv => Call::recv(local),
+            One::Read(from) => Call::read(local, from.addr, from.key),
+            One::Write(to) => Call::write(local, to.addr, to.key),
         };
         // SAFETY: as the caller vouches.
         return unsafe { call.context(context).post(ep) };
@@ -440,13 +455,26 @@ unsafe fn post_one(
     let Some(region) = (unsafe { object::body::<Mr>(desc) }).local(buf.cast(), len) else {
         return -(libc::EINVAL as isize);
     };
-    let pieces = [Piece::of(region, buf.cast(), len)];
-    let mut op = match receives {
-        true => RawOp::recv(&pieces),
-        false => RawOp::send(&pieces),
+    let piece = Piece::of(region, buf.cast(), len);
+    let context = context.expose_provenance() as u64;
+    let completion = flags & COMPLETION != 0 || !side.selective.load(Ordering::Relaxed);
+    if end.rings && matches!(of, One::Send | One::Recv) {
+        let receives = matches!(of, One::Recv);
+        match end.ep.post_in_rings(receives, piece, context, completion) {
+            Ok(true) => return 0,
+            Ok(false) => {}
+            Err(errno) => return -(translate(errno) as isize),
+        }
+    }
+    let pieces = [piece];
+    let mut op = match of {
+        One::Send => RawOp::send(&pieces),
+        One::Recv => RawOp::recv(&pieces),
+        One::Read(from) => RawOp::read(&pieces, from),
+        One::Write(to) => RawOp::write(&pieces, to),
     };
-    op = op.context(context.expose_provenance() as u64);
-    if flags & COMPLETION != 0 || !side.selective.load(Ordering::Relaxed) {
+    op = op.context(context);
+    if completion {
         op = op.completion();
     }
     // SAFETY: the memory is the program's, as the caller vouches.
@@ -465,7 +493,7 @@ unsafe extern "C" fn recv(
     context: *mut c_void,
 ) -> isize {
     // SAFETY: the caller's arguments, as libfabric's manual asks.
-    unsafe { post_one(true, ep, (buf, len), desc, context) }
+    unsafe { post_one(One::Recv, ep, (buf, len), desc, context) }
 }
 
 unsafe extern "C" fn send(
@@ -477,7 +505,37 @@ unsafe extern "C" fn send(
     context: *mut c_void,
 ) -> isize {
     // SAFETY: the caller's arguments, as libfabric's manual asks.
-    unsafe { post_one(false, ep, (buf, len), desc, context) }
+    unsafe { post_one(One::Send, ep, (buf, len), desc, context) }
+}
+
+unsafe extern "C" fn read(
+    ep: *mut fid_ep,
+    buf: *mut c_void,
+    len: usize,
+    desc: *mut c_void,
+    _to: fi_addr_t,
+    addr: u64,
+    key: u64,
+    context: *mut c_void,
+) -> isize {
+    let from = One::Read(RemoteMem { addr, key });
+    // SAFETY: the caller's arguments, as libfabric's manual asks.
+    unsafe { post_one(from, ep, (buf, len), desc, context) }
+}
+
+unsafe extern "C" fn write(
+    ep: *mut fid_ep,
+    buf: *const c_void,
+    len: usize,
+    desc: *mut c_void,
+    _to: fi_addr_t,
+    addr: u64,
+    key: u64,
+    context: *mut c_void,
+) -> isize {
+    let to = One::Write(RemoteMem { addr, key });
+    // SAFETY: the caller's arguments, as libfabric's manual asks.
+    unsafe { post_one(to, ep, (buf, len), desc, context) }
 }
 
 /// Memory of calls with one piece.
@@ -526,16 +584,6 @@ entries! {
     fn injectdata(buf: *const c_void, len: usize, data: u64, _to: fi_addr_t) =>
         Ok(Call::send(copied(buf, len)).data(data).inject());
 
-    fn read(
-        buf: *mut c_void,
-        len: usize,
-        desc: *mut c_void,
-        _to: fi_addr_t,
-        addr: u64,
-        key: u64,
-        context: *mut c_void,
-    ) => Ok(Call::read(one(buf, len, desc), addr, key).context(context));
-
     fn readv(
         iov: *const iovec,
         desc: *mut *mut c_void,
@@ -547,16 +595,6 @@ entries! {
     ) => Ok(Call::read(Local::Many(iov, desc, count), addr, key).context(context));
 
     fn readmsg(msg: *const fi_msg_rma, flags: u64) => Call::of_rma(Op::Read, &*msg, flags);
-
-    fn write(
-        buf: *const c_void,
-        len: usize,
-        desc: *mut c_void,
-        _to: fi_addr_t,
-        addr: u64,
-        key: u64,
-        context: *mut c_void,
-    ) => Ok(Call::write(one(buf, len, desc), addr, key).context(context));
 
     fn writev(
         iov: *const iovec,

@@ -40,6 +40,7 @@ use crate::errno::Errno;
 use crate::handle::Shared;
 use crate::object::ObjectId;
 use crate::sys::{self, Link, DATA};
+pub(crate) use message::Args;
 pub(crate) use post::Posted;
 use queue::{CqInner, Pushed};
 use rx::Rx;

@@ -8,8 +8,9 @@ use super::Endpoint;
 use crate::errno::Errno;
 use crate::error::{Error, Result};
 use crate::op::{submit, Batch, Local, Op, Segment, Submitted};
+use crate::raw::Piece;
 use crate::remote::RemoteMem;
-use crate::rings::Posted;
+use crate::rings::{Args, Posted};
 use crate::sys;
 
 impl Endpoint {
@@ -102,6 +103,48 @@ impl Endpoint {
             }
         }
         self.submit_entries(std::slice::from_ref(entry)).map(|_| ())
+    }
+
+    /// Sends a message, or posts a receive, of one piece of registered memory by rings. Returns
+    /// `false` if the kernel must execute the operation; then the caller posts it by
+    /// [`Endpoint::post_raw`]. This function is the shortest way of a message, and makes the same
+    /// checks.
+    ///
+    /// # Errors
+    ///
+    /// The conditions of [`Endpoint::post_raw`].
+    #[inline]
+    pub fn post_in_rings(
+        &self,
+        receives: bool,
+        piece: Piece<'_>,
+        context: u64,
+        completion: bool,
+    ) -> std::result::Result<bool, Errno> {
+        let (Some(rings), Some(region)) = (&self.rings, piece.region) else {
+            return Ok(false);
+        };
+        let inner = region.inner();
+        if self.handle.dev.owns(&inner.handle).is_err() {
+            return Err(Errno::EINVAL);
+        }
+        // CAST: Addresses have 64 bits.
+        let base = piece.base.expose_provenance() as u64;
+        let iov = abi::Iov {
+            region: inner.handle.raw(),
+            offset: base.checked_sub(inner.address()).ok_or(Errno::EINVAL)?,
+            len: piece.len as u64,
+        };
+        let posted = rings.post_message(Args {
+            receives,
+            flags: if completion { abi::KFI_COMPLETION } else { 0 },
+            context,
+            data: 0,
+            iov: &[iov],
+            regions: &[Some(inner)],
+            payload: &[],
+        })?;
+        Ok(matches!(posted, Posted::Here))
     }
 
     /// Posts one operation. The outcome is a completion.

@@ -19,10 +19,42 @@ use crate::op::Local;
 use crate::region::inner::RegionInner;
 use crate::sys::PipeMem;
 
+/// The arguments of a send or a receive.
+#[derive(Clone, Copy)]
+pub(crate) struct Args<'a> {
+    pub(crate) receives: bool,
+    /// `KFI_*` flags.
+    pub(crate) flags: u64,
+    pub(crate) context: u64,
+    /// Remote completion data, with `KFI_REMOTE_CQ_DATA`.
+    pub(crate) data: u64,
+    pub(crate) iov: &'a [Iov],
+    /// The regions of `iov`.
+    pub(crate) regions: &'a [Option<&'a Arc<RegionInner>>],
+    /// The bytes to inject.
+    pub(crate) payload: &'a [u8],
+}
+
+impl<'a> Args<'a> {
+    /// The arguments of an entry; `EINVAL` if it has too many pieces.
+    #[inline]
+    pub(super) fn of(entry: &'a OpEntry, local: &'a Local<'a>) -> Result<Self, Errno> {
+        let count = entry.iov_count as usize;
+        Ok(Self {
+            receives: entry.op == abi::KFI_OP_RECV,
+            flags: entry.flags,
+            context: entry.context,
+            data: entry.data,
+            iov: entry.iov.get(..count).ok_or(Errno::EINVAL)?,
+            regions: local.regions.get(..count).ok_or(Errno::EINVAL)?,
+            payload: local.payload,
+        })
+    }
+}
+
 /// A send or receive whose arguments have been checked.
 pub(super) struct Asked<'a> {
-    entry: &'a OpEntry,
-    local: &'a Local<'a>,
+    args: Args<'a>,
     /// Bytes to send, or capacity of the receive.
     pub(super) len: u64,
     data: Option<u32>,
@@ -40,105 +72,97 @@ impl<'a> Asked<'a> {
     #[inline]
     pub(super) fn new(
         domain: &Arc<DomainInner>,
-        entry: &'a OpEntry,
-        local: &'a Local<'a>,
+        args: Args<'a>,
         iov_limit: u32,
     ) -> Result<Self, Errno> {
-        let receives = entry.op == abi::KFI_OP_RECV;
-        let needed = if receives { Access::RECV } else { Access::SEND };
-        let iov = entry
-            .iov
-            .get(..entry.iov_count as usize)
-            .ok_or(Errno::EINVAL)?;
+        let needed = if args.receives {
+            Access::RECV
+        } else {
+            Access::SEND
+        };
         let mut len = 0;
-        for (iov, region) in iov.iter().zip(&local.regions) {
+        for (iov, region) in args.iov.iter().zip(args.regions) {
             check(domain, region.ok_or(Errno::EINVAL)?, iov, needed)?;
             len += iov.len;
         }
-        let inject = entry.flags & abi::KFI_INJECT != 0;
-        let with_data = entry.flags & abi::KFI_REMOTE_CQ_DATA != 0;
+        let inject = args.flags & abi::KFI_INJECT != 0;
+        let with_data = args.flags & abi::KFI_REMOTE_CQ_DATA != 0;
         let mut known =
             abi::KFI_COMPLETION | abi::KFI_INJECT | abi::KFI_REMOTE_CQ_DATA | abi::KFI_FENCE;
-        if !receives {
+        if !args.receives {
             known |= abi::KFI_DELIVERY_COMPLETE;
         }
-        if entry.flags & !known & (abi::KFI_DELIVERY_COMPLETE | abi::KFI_COMMIT_COMPLETE) != 0 {
+        if args.flags & !known & (abi::KFI_DELIVERY_COMPLETE | abi::KFI_COMMIT_COMPLETE) != 0 {
             // As the kernel does: the other levels are for writes.
             return Err(Errno(libc::EOPNOTSUPP));
         }
-        if entry.flags & !known != 0
-            || entry.iov_count > iov_limit
-            || (inject && (receives || entry.iov_count != 0))
-            || (with_data && receives)
+        if args.flags & !known != 0
+            || args.iov.len() > iov_limit as usize
+            || (inject && (args.receives || !args.iov.is_empty()))
+            || (with_data && args.receives)
         {
             return Err(Errno::EINVAL);
         }
-        let data = match (with_data, u32::try_from(entry.data)) {
+        let data = match (with_data, u32::try_from(args.data)) {
             (false, _) => None,
             (true, Ok(data)) => Some(data),
             (true, Err(_)) => return Err(Errno::EINVAL),
         };
         if inject {
-            if local.payload.len() > domain.inject_size().min(abi::KFI_INJECT_MAX) {
+            if args.payload.len() > domain.inject_size().min(abi::KFI_INJECT_MAX) {
                 return Err(Errno(libc::EMSGSIZE));
             }
-            len = local.payload.len() as u64;
+            len = args.payload.len() as u64;
         }
         if len > domain.max_msg_size() {
             return Err(Errno(libc::EMSGSIZE));
         }
-        Ok(Self {
-            entry,
-            local,
-            len,
-            data,
-        })
+        Ok(Self { args, len, data })
     }
 
     /// The operation's context, for its completion.
     pub(super) fn context(&self) -> u64 {
-        self.entry.context
+        self.args.context
     }
 
     /// The operation's `KFI_*` flags.
     pub(super) fn flags(&self) -> u64 {
-        self.entry.flags
+        self.args.flags
     }
 
     /// Whether the message completes only when the peer has taken it.
     #[inline]
     pub(super) fn is_confirmed(&self) -> bool {
-        self.entry.flags & abi::KFI_DELIVERY_COMPLETE != 0
+        self.args.flags & abi::KFI_DELIVERY_COMPLETE != 0
     }
 
-    fn pieces(&self) -> impl Iterator<Item = (&Arc<RegionInner>, &Iov)> {
-        // `regions` has exactly as many entries as `iov_count` says.
-        self.local
-            .regions
-            .iter()
-            .map_while(|r| *r)
-            .zip(&self.entry.iov)
+    fn pieces(&self) -> impl Iterator<Item = (&'a Arc<RegionInner>, &'a Iov)> {
+        let regions = self.args.regions.iter().map_while(|region| *region);
+        regions.zip(self.args.iov)
     }
 
+    #[inline]
     fn parts(&self) -> Parts {
-        let mut parts = NO_PARTS;
-        for (part, (region, iov)) in parts.iter_mut().zip(self.pieces()) {
-            *part = Some(Part {
-                region: region.clone(),
-                // CAST: Inside the region: checked in `new`.
-                offset: iov.offset as usize,
-                len: iov.len as usize,
-            });
+        let part = |(region, iov): (&Arc<RegionInner>, &Iov)| Part {
+            region: region.clone(),
+            // CAST: Inside the region: checked in `new`.
+            offset: iov.offset as usize,
+            len: iov.len as usize,
+        };
+        let mut pieces = self.pieces();
+        match (pieces.next(), self.args.iov.len()) {
+            (None, _) => Parts::None,
+            (Some(one), ..=1) => Parts::One(part(one)),
+            _ => Parts::More(self.pieces().map(part).collect()),
         }
-        parts
     }
 
     /// Makes a receive that is kept until a message comes.
     #[inline]
     pub(super) fn receive(&self, wanted: bool) -> Receive {
         Receive {
-            context: self.entry.context,
-            flags: self.entry.flags,
+            context: self.args.context,
+            flags: self.args.flags,
             len: self.len,
             wanted,
             lost: false,
@@ -149,11 +173,11 @@ impl<'a> Asked<'a> {
     /// Makes a message that is kept until the ring has space.
     pub(super) fn message(&self, wanted: bool) -> Message {
         let mut inject = [0; abi::KFI_INJECT_MAX];
-        for (to, from) in inject.iter_mut().zip(self.local.payload) {
+        for (to, from) in inject.iter_mut().zip(self.args.payload) {
             *to = *from;
         }
         Message {
-            context: self.entry.context,
+            context: self.args.context,
             wanted,
             len: self.len,
             done: 0,
@@ -161,7 +185,7 @@ impl<'a> Asked<'a> {
             written: None,
             confirmed: self.is_confirmed(),
             mark: None,
-            injected: self.entry.flags & abi::KFI_INJECT != 0,
+            injected: self.args.flags & abi::KFI_INJECT != 0,
             inject,
             kept: None,
             parts: self.parts(),
@@ -184,9 +208,9 @@ impl<'a> Asked<'a> {
             data: self.data,
             written: false,
         };
-        let injected = self.entry.flags & abi::KFI_INJECT != 0;
+        let injected = self.args.flags & abi::KFI_INJECT != 0;
         pipe.put(ring, &piece, |at, from, n| match injected {
-            true => inject(ring, at, self.local.payload, from.into(), n),
+            true => inject(ring, at, self.args.payload, from.into(), n),
             // CAST: Inside the region: checked in `new`.
             false => load(
                 ring,
@@ -234,12 +258,28 @@ impl Part {
 
 /// Whether a part lies in `region`.
 fn uses(parts: &Parts, region: u64) -> bool {
-    let mut parts = parts.iter().flatten();
+    let mut parts = parts.as_slice().iter();
     parts.any(|part| part.region.handle.raw() == region)
 }
 
-type Parts = [Option<Part>; abi::KFI_IOV_MAX];
-const NO_PARTS: Parts = [const { None }; abi::KFI_IOV_MAX];
+/// The memory of an operation.
+enum Parts {
+    None,
+    /// One part, as most operations have. It is stored without an allocation.
+    One(Part),
+    More(Box<[Part]>),
+}
+
+impl Parts {
+    #[inline]
+    fn as_slice(&self) -> &[Part] {
+        match self {
+            Self::None => &[],
+            Self::One(part) => std::slice::from_ref(part),
+            Self::More(parts) => parts,
+        }
+    }
+}
 
 /// Splits `len` bytes, from byte `from` on, over `memory` (region, offset in the region, bytes).
 /// Calls `each` with region, offset in the region's memory, bytes before this part, and bytes.
@@ -320,7 +360,7 @@ impl Receive {
     /// Gives up the receive's memory. The bytes that still arrive are dropped.
     pub(super) fn lose(&mut self) {
         self.lost = true;
-        self.parts = NO_PARTS;
+        self.parts = Parts::None;
     }
 
     /// The receive as an entry of `KFI_IOC_SUBMIT`.
@@ -331,7 +371,7 @@ impl Receive {
             context: self.context,
             ..OpEntry::default()
         };
-        for (iov, part) in entry.iov.iter_mut().zip(self.parts.iter().flatten()) {
+        for (iov, part) in entry.iov.iter_mut().zip(self.parts.as_slice()) {
             *iov = Iov {
                 region: part.region.handle.raw(),
                 offset: part.offset as u64,
@@ -344,7 +384,8 @@ impl Receive {
 
     /// Offset of the receive's first byte in its region.
     pub(super) fn offset(&self) -> u64 {
-        self.parts[0].as_ref().map_or(0, |part| part.offset as u64)
+        let first = self.parts.as_slice().first();
+        first.map_or(0, |part| part.offset as u64)
     }
 
     /// Copies `len` bytes at byte `at` of the ring to byte `from` of the receive. Returns whether
@@ -354,7 +395,7 @@ impl Receive {
         if self.lost {
             return true;
         }
-        let memory = self.parts.iter().map_while(Option::as_ref).map(Part::get);
+        let memory = self.parts.as_slice().iter().map(Part::get);
         walk(memory, from, len, |region, to, before, n| {
             // CAST: Less than the ring's size.
             let at = at + before as u32;
@@ -402,7 +443,7 @@ impl Message {
             injected: false,
             inject: [0; abi::KFI_INJECT_MAX],
             kept: None,
-            parts: NO_PARTS,
+            parts: Parts::None,
         }
     }
 
@@ -432,7 +473,7 @@ impl Message {
         }
         // CAST: Within memory of this process: checked in `Asked::new`.
         let mut skip = self.done as usize;
-        for (region, offset, len) in self.parts.iter().flatten().map(Part::get) {
+        for (region, offset, len) in self.parts.as_slice().iter().map(Part::get) {
             let past = skip.min(len);
             skip -= past;
             let (from, to) = (bytes.len(), bytes.len() + len - past);
@@ -445,7 +486,7 @@ impl Message {
                 return false;
             }
         }
-        self.parts = NO_PARTS;
+        self.parts = Parts::None;
         self.kept = Some((self.done, bytes));
         true
     }
@@ -477,7 +518,7 @@ impl Message {
                         at,
                         from,
                         n,
-                        self.parts.iter().flatten().map(Part::get),
+                        self.parts.as_slice().iter().map(Part::get),
                     ),
                 }
             });
@@ -488,7 +529,7 @@ impl Message {
                 }
                 let mark = pipe.mark();
                 self.mark = Some(mark);
-                self.parts = NO_PARTS;
+                self.parts = Parts::None;
                 return pipe.taken(ring, mark);
             }
         }

@@ -9,7 +9,7 @@ use std::time::Duration;
 use kfabric_uapi as abi;
 use kfabric_uapi::OpEntry;
 
-use super::message::{Asked, Message};
+use super::message::{Args, Asked, Message};
 use super::queue::{probe_context, Pushed};
 use super::{lock, Rings, NONE, SHARED, UNKNOWN};
 use crate::errno::Errno;
@@ -40,7 +40,22 @@ impl Rings {
         entry: &OpEntry,
         local: &Local<'_>,
     ) -> std::result::Result<Posted, Errno> {
-        match self.try_post(entry, local) {
+        self.retried(|| self.try_post(entry, local))
+    }
+
+    /// As [`Rings::post`], for a send or a receive without an entry.
+    #[inline]
+    pub(crate) fn post_message(&self, args: Args<'_>) -> std::result::Result<Posted, Errno> {
+        self.retried(|| self.message(args))
+    }
+
+    /// Makes `attempt`, and once more after moving messages if there is no space for another one.
+    #[inline]
+    fn retried(
+        &self,
+        attempt: impl Fn() -> std::result::Result<Posted, Errno>,
+    ) -> std::result::Result<Posted, Errno> {
+        match attempt() {
             Err(Errno::EAGAIN) if self.mode() == SHARED && self.pending.load(Ordering::Relaxed) => {
             }
             outcome => return outcome,
@@ -49,33 +64,39 @@ impl Rings {
         // thread, or wait for this end in the same way, and the caller may post again without reading
         // a queue.
         self.domain.advance();
-        self.try_post(entry, local)
+        attempt()
+    }
+
+    #[inline]
+    fn message(&self, args: Args<'_>) -> std::result::Result<Posted, Errno> {
+        if self.mode() == NONE {
+            return Ok(Posted::Kernel);
+        }
+        let asked = Asked::new(&self.domain, args, self.iov_limit)?;
+        if !self.enabled.load(Ordering::Acquire) {
+            return Err(Errno::EINVAL);
+        }
+        match args.receives {
+            true => self.receive(&asked),
+            false => self.send(&asked),
+        }
     }
 
     fn try_post(&self, entry: &OpEntry, local: &Local<'_>) -> std::result::Result<Posted, Errno> {
         if self.mode() == NONE {
             return Ok(Posted::Kernel);
         }
-        let asked = match entry.op {
-            abi::KFI_OP_RECV | abi::KFI_OP_SEND => {
-                Asked::new(&self.domain, entry, local, self.iov_limit)?
-            }
+        match entry.op {
+            abi::KFI_OP_RECV | abi::KFI_OP_SEND => self.message(Args::of(entry, local)?),
             abi::KFI_OP_WRITE | abi::KFI_OP_COMMIT
                 if entry.flags & abi::KFI_REMOTE_CQ_DATA != 0 =>
             {
                 if !self.enabled.load(Ordering::Acquire) {
                     return Err(Errno::EINVAL);
                 }
-                return self.write_with_data(entry);
+                self.write_with_data(entry)
             }
-            _ => return self.one_sided(entry),
-        };
-        if !self.enabled.load(Ordering::Acquire) {
-            return Err(Errno::EINVAL);
-        }
-        match entry.op {
-            abi::KFI_OP_RECV => self.receive(&asked),
-            _ => self.send(&asked),
+            _ => self.one_sided(entry),
         }
     }
 
