@@ -53,6 +53,8 @@ pub(crate) struct State {
     rings: Option<File>,
     /// Whether accepting endpoints get another version of rings than they ask for.
     pub(crate) newer_peer: bool,
+    /// Versions of rings that opened endpoints asked for, `None` without rings.
+    pub(crate) asked_rings: Vec<Option<u32>>,
     /// Number of a call that fails once, with the error.
     pub(crate) fail: Option<(u32, Errno)>,
 }
@@ -500,6 +502,10 @@ impl Backend for Fake {
             }
             abi::KFI_IOC_EP_OPEN => {
                 let parent = |c: &abi::EpOpen| c.domain;
+                let asked: abi::EpOpen = read(arg);
+                if asked.flags & abi::KFI_EP_RINGS == 0 && asked.rings_version != 0 {
+                    return Err(Errno::EINVAL);
+                }
                 let mut call = opens!(EpOpen, abi::KFI_TYPE_EP, parent, abi::KFI_TYPE_DOMAIN);
                 if call.connreq != 0 {
                     let from = s.get(call.connreq, abi::KFI_TYPE_CONNREQ)?.number;
@@ -510,7 +516,9 @@ impl Backend for Fake {
                 let ep = s.get(call.handle, abi::KFI_TYPE_EP)?;
                 ep.context = call.context;
                 let version = call.rings_version + newer;
-                ep.rings = (call.flags & abi::KFI_EP_RINGS != 0).then_some(version);
+                let flagged = call.flags & abi::KFI_EP_RINGS != 0;
+                ep.rings = flagged.then_some(version);
+                s.asked_rings.push(flagged.then_some(call.rings_version));
                 (call.tx_size, call.rx_size, call.iov_limit) = (128, 128, 4);
                 arg.copy_from_slice(call.as_bytes());
             }

@@ -141,6 +141,15 @@ fn full_rings_of_both_ends_move_by_posts_alone() {
 }
 
 #[test]
+fn endpoint_with_rings_tells_the_kernel_its_version() {
+    let (fake, device) = device();
+    let _pair = pair_with(&device, true, false);
+    // An endpoint without rings names no version: the kernel refuses one.
+    let own = Some(crate::endpoint::RINGS_VERSION);
+    assert_eq!(fake.0.lock().unwrap().asked_rings, [own, None]);
+}
+
+#[test]
 fn peer_with_another_version_gets_messages_through_the_kernel() {
     let (fake, device) = device();
     fake.0.lock().unwrap().newer_peer = true;
