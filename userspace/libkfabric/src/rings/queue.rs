@@ -320,15 +320,6 @@ impl CqInner {
         mut each: impl FnMut(usize, &CqEntry),
     ) -> Option<(usize, bool)> {
         let mut entries = lock(&self.direct.entries);
-        // Entries of the kernel's ring follow those here, except for the library's own, which are
-        // failures that no program may see: look at them here.
-        if self.ring.waiting() {
-            self.empty(&mut entries);
-            if entries.is_empty() && self.ring.waiting() {
-                // The ring is corrupt, or got another entry just now: `take` finds out which.
-                self.ring.take(&mut [])?;
-            }
-        }
         let (mut step, mut taken, mut stopped) = (0_u32, 0, false);
         while taken < max {
             let Some(entry) = entries.front() else { break };
@@ -346,9 +337,28 @@ impl CqInner {
             entries.pop_front();
             step += 1;
         }
-        self.direct.made.store(entries.len(), Ordering::Relaxed);
-        // `step` is at most the number of reserved places.
-        self.direct.promised.fetch_sub(step, Ordering::Relaxed);
+        if step != 0 {
+            self.direct.made.store(entries.len(), Ordering::Relaxed);
+            // `step` is at most the number of reserved places.
+            self.direct.promised.fetch_sub(step, Ordering::Relaxed);
+        }
+        // Entries of the kernel's ring follow those here. The library's own entries are failures that
+        // no program may see.
+        if !stopped && taken < max && self.ring.waiting() {
+            let judge = |entry: &CqEntry| match entry.context == probe_context() {
+                true => Verdict::Drop,
+                false => judge(entry),
+            };
+            let rest = self
+                .ring
+                .take_each(max - taken, judge, |at, entry| each(taken + at, entry));
+            match rest {
+                Some((more, stop)) => (taken, stopped) = (taken + more, stop),
+                None if taken == 0 => return None,
+                // The next read reports the corrupt ring.
+                None => {}
+            }
+        }
         let awaited = !entries.is_empty() && self.is_awaited();
         drop(entries);
         if awaited {
