@@ -255,6 +255,36 @@ static void die(void)
 	}
 }
 
+/*
+ * Ranks 0 and 1 exchange messages, then rank 0 waits for one of rank 2. Without rank 2's message, no
+ * rank passes the barrier that follows.
+ */
+static void third(void)
+{
+	enum { SIZE = 100000 };
+	unsigned char *out = allocate(SIZE), *in = allocate(SIZE);
+	int peer = 1 - rank;
+
+	for (int size = 1; rank < 2 && size <= SIZE; size *= 10) {
+		fill(out, size, size + rank);
+		MPI_Sendrecv(out, size, MPI_BYTE, peer, 7, in, size, MPI_BYTE, peer, 7,
+			     MPI_COMM_WORLD, MPI_STATUS_IGNORE);
+		check(in, size, size + peer);
+	}
+	if (rank == 0) {
+		printf("rank 1's messages have arrived\n");
+		fflush(stdout);
+		MPI_Recv(in, 8, MPI_BYTE, 2, 9, MPI_COMM_WORLD, MPI_STATUS_IGNORE);
+		printf("rank 2's message has arrived\n");
+		fflush(stdout);
+	} else if (rank == 2) {
+		fill(out, 8, 8);
+		MPI_Send(out, 8, MPI_BYTE, 0, 9, MPI_COMM_WORLD);
+	}
+	free(out);
+	free(in);
+}
+
 int main(int argc, char **argv)
 {
 	MPI_Init(&argc, &argv);
@@ -272,7 +302,9 @@ int main(int argc, char **argv)
 		else if (!strcmp(argv[i], "mixed") && i + 2 < argc) {
 			mixed(atof(argv[i + 1]), strtoull(argv[i + 2], NULL, 0));
 			i += 2;
-		} else if (!strcmp(argv[i], "die"))
+		} else if (!strcmp(argv[i], "third"))
+			third();
+		else if (!strcmp(argv[i], "die"))
 			die();
 		else
 			MPI_Abort(MPI_COMM_WORLD, 2);

@@ -5,13 +5,14 @@
 //! The programs are in layers (`xtask/src/setup/layers.rs`), which guests mount. Each job's messages
 //! must have passed endpoints of ours: the kernel counts their operations.
 
+use super::ofi::{key_file, KEY_FILE};
 use crate::harness::guest::run;
 use crate::harness::{skip, Ctx, Test, SHM, SHM_LONG, TWO};
 use crate::raw::Dev;
 use crate::sys::{self, Ended};
 use anyhow::{bail, ensure, Context, Result};
 use kfabric_uapi::KFI_TYPE_EP;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::io::{BufRead, BufReader};
 use std::os::unix::process::CommandExt;
@@ -91,6 +92,18 @@ pub const TESTS: &[Test] = &[
     })
     .on(SHM_LONG)
     .seconds(720),
+    Test::pair("mpi.ranks_under_auth_key_refuse_rank_without_it", |c| {
+        of_node_1(c, &BOTH, |c| {
+            let key = key_file(c)?;
+            let result = [Mpi::Open, Mpi::Mpich]
+                .iter()
+                .try_for_each(|mpi| third_rank(c, *mpi, &key));
+            std::fs::remove_file(&key)?;
+            result
+        })
+    })
+    .on(SHM)
+    .seconds(60),
     Test::pair("mpi.older_and_newer_libfabric_exchange_messages", |c| {
         versions(c)
     })
@@ -137,6 +150,8 @@ struct Job<'a> {
     argv: Vec<&'a str>,
     /// A process in the network namespace of all ranks but the first; `None`: one namespace.
     peer: Option<u32>,
+    /// The file of an auth key, and whether the last rank has the auth key, too.
+    key: Option<(&'a Path, bool)>,
     limit: Duration,
 }
 
@@ -154,6 +169,7 @@ impl<'a> Job<'a> {
             ranks,
             argv,
             peer: None,
+            key: None,
             limit: Duration::from_secs(200),
         }
     }
@@ -184,6 +200,15 @@ impl<'a> Job<'a> {
                 "[ $PMI_RANK = 0 ] || exec nsenter --net=/proc/{pid}/ns/net \"$@\"; exec \"$@\""
             );
             command.args(["sh", "-c", &enter, "sh"]);
+        }
+        if let Some((path, all)) = self.key {
+            command.env(KEY_FILE, path);
+            if !all {
+                let rank = "${PMI_RANK:-$OMPI_COMM_WORLD_RANK}";
+                let last = self.ranks - 1;
+                let leave = format!("[ {rank} != {last} ] || unset {KEY_FILE}; exec \"$@\"");
+                command.args(["sh", "-c", &leave, "sh"]);
+            }
         }
         command.args(&self.argv);
         command.env("FI_PROVIDER_PATH", "/kfi/bin");
@@ -274,7 +299,7 @@ fn between_guests(ctx: &mut Ctx, cases: &[&str]) -> Result<()> {
 
 /// Runs a node's part of a job until its end, and checks that its rank used endpoints of ours.
 fn run_part(ctx: &Ctx, part: &str, limit: Duration) -> Result<()> {
-    let report = follow(Command::new("sh").args(["-c", part]), limit)?;
+    let report = follow(Command::new("sh").args(["-c", part]), limit, |_, _| Ok(()))?;
     ensure!(
         report.ended == Ended::Exit(0),
         "node {}: {:?}: {}",
@@ -365,11 +390,16 @@ fn is_of(mut pid: u32, group: u32) -> bool {
 
 /// Runs a job until its end, or until its time is over.
 fn finish(ctx: &Ctx, job: &Job<'_>) -> Result<Report> {
-    follow(&mut job.command(ctx), job.limit)
+    follow(&mut job.command(ctx), job.limit, |_, _| Ok(()))
 }
 
-/// Runs the launcher of a job until its end, and counts the operations of its processes.
-fn follow(command: &mut Command, limit: Duration) -> Result<Report> {
+/// Runs the launcher of a job until its end, and counts the operations of its processes. Calls `watch`
+/// again and again with the launcher's process and the file of the output.
+fn follow(
+    command: &mut Command,
+    limit: Duration,
+    mut watch: impl FnMut(u32, &Path) -> Result<()>,
+) -> Result<Report> {
     let path = std::env::temp_dir().join(format!("mpi-{}", std::process::id()));
     let file = File::create(&path)?;
     command.stdin(Stdio::null());
@@ -390,6 +420,7 @@ fn follow(command: &mut Command, limit: Duration) -> Result<Report> {
             break None;
         }
         count(&mut operations, launcher)?;
+        watch(launcher, &path)?;
         std::thread::sleep(Duration::from_millis(10));
     };
     let said = String::from_utf8_lossy(&std::fs::read(&path)?).into_owned();
@@ -456,6 +487,62 @@ fn ends(ctx: &Ctx, job: &Job<'_>) -> Result<()> {
         let lives = |pid: &&u32| Path::new(&format!("/proc/{pid}")).exists();
         Ok(left.iter().find(lives).is_none().then_some(()))
     })
+}
+
+/// Attempts of a rank to connect, each with an endpoint of its own, after which the test ends the rank.
+const ATTEMPTS: usize = 3;
+
+/// Three ranks under an auth key exchange messages. If the last rank has no auth key, the others exchange
+/// theirs, and the last rank's connections are refused.
+fn third_rank(ctx: &Ctx, mpi: Mpi, key: &Path) -> Result<()> {
+    let job = |all| Job {
+        key: Some((key, all)),
+        ..Job::of(mpi, 3, &["third"])
+    };
+    let report = finish(ctx, &job(true))?;
+    ensure!(
+        report.ended == Ended::Exit(0) && report.said.contains("rank 2's message has arrived"),
+        "{:?}: {}",
+        report.ended,
+        report.said
+    );
+    let (mut attempts, mut killed) = (BTreeSet::new(), false);
+    let job = job(false);
+    let report = follow(&mut job.command(ctx), job.limit, |launcher, said| {
+        let mut last = None;
+        for object in Dev::open()?.obj_list()? {
+            let of_job = object.kind == KFI_TYPE_EP && is_of(object.pid, launcher);
+            if of_job && !has_key(object.pid) {
+                attempts.insert(object.handle);
+                last = Some(object.pid);
+            }
+        }
+        let said = std::fs::read_to_string(said)?;
+        let over = said.contains("rank 1's messages have arrived") && attempts.len() >= ATTEMPTS;
+        if let (Some(pid), true, false) = (last, over, killed) {
+            sys::kill(pid as i32, libc::SIGKILL)?;
+            killed = true;
+        }
+        Ok(())
+    })?;
+    ensure!(
+        report.ended != Ended::Exit(0)
+            && !attempts.is_empty()
+            && report.said.contains("rank 1's messages have arrived")
+            && !report.said.contains("rank 2's message has arrived"),
+        "{:?} after {} attempts: {}",
+        report.ended,
+        attempts.len(),
+        report.said
+    );
+    Ok(())
+}
+
+/// Returns whether a process has the file of an auth key in its environment, or has ended.
+fn has_key(pid: u32) -> bool {
+    let all = std::fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
+    let mut names = all.split(|byte| *byte == 0);
+    all.is_empty() || names.any(|one| one.starts_with(KEY_FILE.as_bytes()))
 }
 
 /// Messages of mixed sizes for `seconds` by each MPI.

@@ -179,10 +179,10 @@ pub const TESTS: &[Test] = &[
 ];
 
 /// The plug-in's parameter that names a file with an auth key.
-const KEY_FILE: &str = "FI_KFABRIC_AUTH_KEY_FILE";
+pub(super) const KEY_FILE: &str = "FI_KFABRIC_AUTH_KEY_FILE";
 
 /// Writes the file of an auth key, for this node alone.
-fn key_file(ctx: &Ctx) -> Result<PathBuf> {
+pub(super) fn key_file(ctx: &Ctx) -> Result<PathBuf> {
     let path = std::env::temp_dir().join(format!("ofi-key-{}", ctx.env.node));
     let mut options = File::options();
     let mut file = options
