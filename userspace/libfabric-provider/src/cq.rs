@@ -94,14 +94,15 @@ impl Cq {
             }
             _ => return Err(libc::EINVAL),
         };
-        let depth = depth(size, crate::queue_factor()).ok_or_else(|| {
+        if size > abi::KFI_CQ_SIZE_MAX as usize {
             core::warn(&format!(
-                "a completion queue has at most {} entries, not {size}: ofi_rxm needs smaller \
-                 FI_UNIVERSE_SIZE, FI_OFI_RXM_MSG_TX_SIZE or FI_OFI_RXM_MSG_RX_SIZE",
+                "a completion queue gets {} entries, not {size}: posts return -FI_EAGAIN if these are \
+                 taken; ofi_rxm asks for fewer with smaller FI_OFI_RXM_MSG_TX_SIZE and \
+                 FI_OFI_RXM_MSG_RX_SIZE",
                 abi::KFI_CQ_SIZE_MAX
             ));
-            libc::EINVAL
-        })?;
+        }
+        let depth = depth(size, crate::queue_factor());
         let signal = Signal::new()?;
         Ok(Self {
             cq: domain.domain.completion_queue(depth, Format::Data).ours()?,
@@ -164,14 +165,12 @@ impl Cq {
 
 /// Entries of the kernel's queue for a program that asks for `size` entries. The kernel takes an entry
 /// when it accepts an operation, so the queue also needs entries for posted receives: `factor` times as
-/// many as asked for, where the kernel's limit allows. `None` if `size` exceeds the limit.
-fn depth(size: usize, factor: u32) -> Option<u32> {
-    let asked = u32::try_from(size).ok()?;
-    if asked > abi::KFI_CQ_SIZE_MAX {
-        return None;
-    }
+/// many as asked for, where the kernel's limit allows. No completion is lost if there are fewer: posts fail
+/// with -FI_EAGAIN.
+fn depth(size: usize, factor: u32) -> u32 {
+    let asked = u32::try_from(size).unwrap_or(u32::MAX);
     let depth = asked.saturating_mul(factor);
-    Some(depth.clamp(DEPTH_MIN, abi::KFI_CQ_SIZE_MAX))
+    depth.clamp(DEPTH_MIN, abi::KFI_CQ_SIZE_MAX)
 }
 
 /// `fi_cq_open`.
@@ -392,17 +391,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn queue_has_as_many_entries_as_asked_for_or_is_refused() {
+    fn queue_has_as_many_entries_as_asked_for_up_to_the_limit() {
         let most = abi::KFI_CQ_SIZE_MAX;
         for (size, factor, expected) in [
-            (0, 4, Some(DEPTH_MIN)),
-            (64, 4, Some(DEPTH_MIN)),
-            (2000, 4, Some(8000)),
-            (2000, 1, Some(DEPTH_MIN)),
-            (1 << 16, 4, Some(most)),
-            (most as usize, 64, Some(most)),
-            (most as usize + 1, 1, None),
-            (usize::MAX, 4, None),
+            (0, 4, DEPTH_MIN),
+            (64, 4, DEPTH_MIN),
+            (2000, 4, 8000),
+            (2000, 1, DEPTH_MIN),
+            (1 << 16, 4, most),
+            (most as usize, 64, most),
+            (most as usize + 1, 1, most),
+            (usize::MAX, 4, most),
         ] {
             assert_eq!(depth(size, factor), expected, "{size}");
         }
