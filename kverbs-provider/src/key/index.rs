@@ -10,13 +10,7 @@
 //! Locking: the lock of a slot, then the lock of the index. A search holds only the latter, and not
 //! while it looks at a slot.
 
-use core::{
-    ptr,
-    sync::atomic::{
-        AtomicBool,
-        Ordering, //
-    }, //
-};
+use core::ptr;
 use kernel::{
     prelude::*,
     rbtree::{
@@ -46,13 +40,23 @@ pub(super) enum Entry {
     Ended,
 }
 
+impl Entry {
+    /// Allocates the entry of a new slot, if peers can commit by its keys.
+    pub(super) fn new(commits: bool) -> Result<Self> {
+        if !commits {
+            return Ok(Self::Ended);
+        }
+        Ok(Self::Outside(RBTreeNodeReservation::new(
+            GFP_KERNEL_ACCOUNT,
+        )?))
+    }
+}
+
 /// The keys of a group.
 #[pin_data]
 pub(super) struct Index {
     #[pin]
     tree: Mutex<RBTree<Position, Arc<KeySlot>>>,
-    /// Whether the group has had slots without entries.
-    partial: AtomicBool,
 }
 
 impl Index {
@@ -60,25 +64,7 @@ impl Index {
     pub(super) fn new() -> impl PinInit<Self> {
         pin_init!(Self {
             tree <- new_mutex!(RBTree::new(), "kverbs_key_index"),
-            partial: AtomicBool::new(false),
         })
-    }
-
-    /// Allocates the entry of a new slot, if peers can commit by its keys.
-    pub(super) fn entry(&self, commits: bool) -> Result<Entry> {
-        if !commits {
-            self.partial.store(true, Ordering::Relaxed);
-            return Ok(Entry::Ended);
-        }
-        Ok(Entry::Outside(RBTreeNodeReservation::new(
-            GFP_KERNEL_ACCOUNT,
-        )?))
-    }
-
-    /// Returns whether a key that is not found may exist: its slot was reserved while durable writes
-    /// were disabled.
-    pub(super) fn is_partial(&self) -> bool {
-        self.partial.load(Ordering::Relaxed)
     }
 
     /// Moves the `entry` of `slot` to the place of `key`.

@@ -341,7 +341,7 @@ struct Tried<'a> {
     pages: u32,
     /// Kept regions of another length or kind that were replaced.
     replaced: usize,
-    /// True if the device had no region.
+    /// True if the device gave no region, although it works.
     dry: bool,
 }
 
@@ -353,9 +353,9 @@ impl Regions for Tried<'_> {
     type Error = Error;
 
     fn fresh(&mut self) -> Result<Mr> {
-        let fresh = Mr::fast(self.live, &self.pd, self.pages);
-        self.dry |= fresh.is_err();
-        fresh
+        // Drivers have many errors for a device without a free region.
+        Mr::fast(self.live, &self.pd, self.pages)
+            .inspect_err(|e| self.dry |= ![EIO, ENODEV, ETIMEDOUT].contains(e))
     }
 
     fn draw(&mut self, mr: &mut Mr) -> Result<Draw> {
@@ -462,8 +462,8 @@ impl Key {
         let device = group.device().clone();
         let live = device.enter()?;
         let charge = group.pd()?.charge(&live)?;
-        let commits = persist::is_allowed() && level::can_be_durable(device.ib());
-        let entry = group.index().entry(commits)?;
+        // Whether or not the administrator allows commits now.
+        let entry = Entry::new(level::can_be_durable(device.ib()))?;
         let inner = Arc::pin_init(
             pin_init!(KeySlot {
                 place <- new_mutex!(

@@ -119,8 +119,7 @@ impl Group {
     /// - [`Unwritten::Busy`]: the caller tries again.
     /// - [`Unwritten::Ended`] with [`Status::Revoked`] if the group has no such key.
     /// - [`Unwritten::Ended`] with [`Status::Refused`] if the key does not let peers write the range.
-    /// - [`Unwritten::Ended`] with [`Status::Unsupported`] if the processor cannot make the memory durable, or
-    ///   if the group has no such key but has keys that the index lacks.
+    /// - [`Unwritten::Ended`] with [`Status::Unsupported`] if the processor cannot make the memory durable.
     pub(crate) fn write_back(
         &self,
         flush: &persist::Flush,
@@ -137,10 +136,9 @@ impl Group {
             done => done,
         };
         let found = self.index().find(range.key, write);
-        found.unwrap_or(Err(match (busy, self.index().is_partial()) {
-            (true, _) => Unwritten::Busy,
-            (false, true) => Unwritten::Ended(Status::Unsupported),
-            (false, false) => Unwritten::Ended(Status::Revoked),
+        found.unwrap_or(Err(match busy {
+            true => Unwritten::Busy,
+            false => Unwritten::Ended(Status::Revoked),
         }))
     }
 }
