@@ -393,10 +393,12 @@ unsigned int kf_page_facts(struct page *page, unsigned long count)
 bool kf_hold_device(struct page *page, struct dev_pagemap **device)
 {
 	unsigned long pfn = page_to_pfn(page);
+	struct page *online = pfn_to_online_page(pfn);
 
 	*device = NULL;
-	if (pfn_to_online_page(pfn))
-		return true;
+	/* Also found in a section that a device shares with system RAM, which keeps its descriptors. */
+	if (online)
+		return !is_zone_device_page(online);
 	*device = get_dev_pagemap(pfn);
 	return *device;
 }

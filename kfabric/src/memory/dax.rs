@@ -217,7 +217,9 @@ impl Health {
                 slots.ending = address;
                 slot
             };
-            // SAFETY: The slot was in the list, and its drop waits until `ending` is another one.
+            // SAFETY: The slot was in the list, and the drop of its `Listed`, the first of its fields, waits until
+            // `ending` is another one. The slot's own drop may run meanwhile: the slot is `!Unpin`, and the drop
+            // accesses it by shared references alone.
             all &= unsafe { slot.as_ref() }.end_for_good();
             self.slots.lock().ending = 0;
             self.ended.notify_all();

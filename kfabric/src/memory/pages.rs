@@ -215,7 +215,7 @@ impl Pages {
         let pushed = self.keep(&mut device).and_then(|()| self.push(page));
         if pushed.is_err() {
             // SAFETY: The page is pinned, and `self` has not taken over its pin. `device` or `self` holds
-            // its device.
+            // its device, if it has one.
             unsafe { sys::kf_unpin_range(page.as_ptr(), 1, false) };
         }
         pushed
