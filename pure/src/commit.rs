@@ -124,6 +124,10 @@ impl Refusals {
 
     /// Counts a refused range with `key`. Returns whether the connection must end.
     pub fn refuse(&mut self, key: u64) -> bool {
+        if self.refused == 0 {
+            // Ranges before the refusal forgive nothing.
+            self.durable = 0;
+        }
         self.refused = self.refused.saturating_add(1);
         let known = self.keys.iter().take(self.count).any(|wrong| *wrong == key);
         if let (false, Some(place)) = (known, self.keys.get_mut(self.count)) {
