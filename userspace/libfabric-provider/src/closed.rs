@@ -6,7 +6,7 @@
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// Number of closed endpoints whose memory stays in any case: a thread may still work on the last
 /// completion when another one finds the queue empty.
@@ -22,12 +22,18 @@ pub(crate) struct Drain {
 }
 
 impl Drain {
-    /// Notes that the queue is empty.
+    /// Begins a read of the queue. Returns a mark for [`Drain::found_empty`].
     #[inline]
-    pub(crate) fn found_empty(&self) {
-        let closed = self.closed.load(Ordering::Acquire);
-        if self.seen.load(Ordering::Relaxed) < closed {
-            self.seen.fetch_max(closed, Ordering::AcqRel);
+    pub(crate) fn begin(&self) -> u64 {
+        self.closed.load(Ordering::Acquire)
+    }
+
+    /// Notes that a read found no more entries. Endpoints that were closed after the read's begin do not
+    /// count: their completions may have come later.
+    #[inline]
+    pub(crate) fn found_empty(&self, mark: u64) {
+        if self.seen.load(Ordering::Relaxed) < mark {
+            self.seen.fetch_max(mark, Ordering::AcqRel);
         }
     }
 
@@ -56,8 +62,24 @@ impl Closed {
     }
 }
 
-/// Memory of closed objects, the oldest first.
-static CLOSED: Mutex<VecDeque<Closed>> = Mutex::new(VecDeque::new());
+/// Memory of closed objects.
+pub(crate) struct Memory {
+    /// The oldest first.
+    all: VecDeque<Closed>,
+    /// Number of objects at which the next search for free ones is made. At least twice those that were
+    /// not free at the last one.
+    next: usize,
+}
+
+static CLOSED: Mutex<Memory> = Mutex::new(Memory {
+    all: VecDeque::new(),
+    next: KEPT,
+});
+
+/// Locks the list, which no other thread changes then: for a fork.
+pub(crate) fn lock() -> MutexGuard<'static, Memory> {
+    CLOSED.lock().unwrap_or_else(PoisonError::into_inner)
+}
 
 /// Keeps the memory of a closed object until its queues are found empty or are closed, and [`KEPT`]
 /// others are closed.
@@ -73,15 +95,16 @@ pub(crate) unsafe fn keep(at: usize, free: unsafe fn(usize), queues: Vec<Arc<Dra
     let queues = tickets.collect();
     let mut over = Vec::new();
     {
-        let mut closed = CLOSED.lock().unwrap_or_else(PoisonError::into_inner);
-        closed.push_back(Closed { at, free, queues });
-        let excess = closed.len().saturating_sub(KEPT);
-        if excess > 0 {
-            let old: Vec<_> = closed.drain(..excess).collect();
-            let (free, busy) = old.into_iter().partition(Closed::is_free);
+        let mut closed = lock();
+        closed.all.push_back(Closed { at, free, queues });
+        if closed.all.len() > closed.next {
+            let excess = closed.all.len() - KEPT;
+            let old: Vec<_> = closed.all.drain(..excess).collect();
+            let (free, busy): (Vec<_>, Vec<_>) = old.into_iter().partition(Closed::is_free);
             over = free;
+            closed.next = KEPT + 2 * busy.len();
             for entry in busy.into_iter().rev() {
-                closed.push_front(entry);
+                closed.all.push_front(entry);
             }
         }
     }
@@ -114,7 +137,7 @@ mod tests {
             }
         };
         let (first, second) = (Arc::<Drain>::default(), Arc::<Drain>::default());
-        first.found_empty();
+        first.found_empty(first.begin());
         // SAFETY: `free` counts, and can be called.
         unsafe {
             keep(0, free, vec![first.clone()]);
@@ -122,7 +145,7 @@ mod tests {
         }
         many();
         assert_eq!(freed(), [0, 0]);
-        first.found_empty();
+        first.found_empty(first.begin());
         assert_eq!(freed(), [0, 0]);
         many();
         assert_eq!(freed(), [1, 0]);

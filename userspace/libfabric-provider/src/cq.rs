@@ -147,15 +147,17 @@ impl Cq {
             self.cq.progress();
             return -(libc::EAGAIN as isize);
         }
-        match self.cq.read_successes_except(count, injected(), give) {
+        let mark = self.drain.begin();
+        let read = self.cq.read_successes_except(count, injected(), give);
+        if matches!(read, Ok(Taken { count: n, failed: false }) if n < count) {
+            self.drain.found_empty(mark);
+        }
+        match read {
             Ok(Taken {
                 count: 0,
                 failed: true,
             }) => -(FI_EAVAIL as isize),
-            Ok(Taken { count: 0, .. }) => {
-                self.drain.found_empty();
-                -(libc::EAGAIN as isize)
-            }
+            Ok(Taken { count: 0, .. }) => -(libc::EAGAIN as isize),
             // CAST: At most the length of the caller's array.
             Ok(taken) => taken.count as isize,
             Err(_) => -(libc::EIO as isize),

@@ -10,6 +10,7 @@ use std::mem::offset_of;
 use std::sync::{Mutex, MutexGuard, Once, PoisonError};
 
 use crate::ffi::*;
+use crate::{closed, text};
 
 /// Disables the object at an address.
 type Disable = unsafe fn(usize);
@@ -35,31 +36,43 @@ pub(crate) fn remove(at: usize) {
     open().remove(&at);
 }
 
-/// The lock of [`OPEN`] while a thread forks.
-struct Held(UnsafeCell<Option<MutexGuard<'static, BTreeMap<usize, Disable>>>>);
+/// The locks of all lists, which a thread holds while it forks: a child could not take a lock of another
+/// thread.
+struct Locks {
+    open: MutexGuard<'static, BTreeMap<usize, Disable>>,
+    _closed: MutexGuard<'static, closed::Memory>,
+    _texts: MutexGuard<'static, text::Texts>,
+}
 
-// SAFETY: only the thread that holds the lock uses the cell.
+/// The locks while a thread forks.
+struct Held(UnsafeCell<Option<Locks>>);
+
+// SAFETY: only the thread that holds the locks uses the cell.
 unsafe impl Sync for Held {}
 
 static HELD: Held = Held(UnsafeCell::new(None));
 
 unsafe extern "C" fn before() {
-    let guard = open();
-    // SAFETY: this thread has the lock.
-    unsafe { *HELD.0.get() = Some(guard) };
+    let locks = Locks {
+        open: open(),
+        _closed: closed::lock(),
+        _texts: text::lock(),
+    };
+    // SAFETY: this thread has the locks.
+    unsafe { *HELD.0.get() = Some(locks) };
 }
 
 unsafe extern "C" fn in_parent() {
-    // SAFETY: this thread has taken the lock in `before`.
+    // SAFETY: this thread has taken the locks in `before`.
     drop(unsafe { (*HELD.0.get()).take() });
 }
 
 unsafe extern "C" fn in_child() {
-    // SAFETY: this thread has taken the lock in `before`; it is the only one of the child.
-    let Some(mut open) = (unsafe { (*HELD.0.get()).take() }) else {
+    // SAFETY: this thread has taken the locks in `before`; it is the only one of the child.
+    let Some(mut locks) = (unsafe { (*HELD.0.get()).take() }) else {
         return;
     };
-    for (at, disable) in std::mem::take(&mut *open) {
+    for (at, disable) in std::mem::take(&mut *locks.open) {
         // SAFETY: the object is open, as the caller of `add` vouched.
         unsafe { disable(at) };
     }
@@ -92,7 +105,7 @@ unsafe extern "C" fn zero() -> isize {
     0
 }
 
-unsafe extern "C" fn text() -> isize {
+unsafe extern "C" fn of_parent() -> isize {
     // CAST: An address.
     c"the object belongs to the parent process"
         .as_ptr()
@@ -125,9 +138,9 @@ pub(crate) static FID: Table<Disabled> = Disabled::except(&[(offset_of!(fi_ops, 
 /// Operations that all refuse.
 pub(crate) static OPS: Table<Disabled> = Disabled::except(&[]);
 pub(crate) static CQ: Table<Disabled> =
-    Disabled::except(&[(offset_of!(fi_ops_cq, strerror), text)]);
+    Disabled::except(&[(offset_of!(fi_ops_cq, strerror), of_parent)]);
 pub(crate) static EQ: Table<Disabled> =
-    Disabled::except(&[(offset_of!(fi_ops_eq, strerror), text)]);
+    Disabled::except(&[(offset_of!(fi_ops_eq, strerror), of_parent)]);
 /// Operations of counters: the values are 0.
 pub(crate) static COUNTER: Table<Disabled> = Disabled::except(&[
     (offset_of!(fi_ops_cntr, read), zero),

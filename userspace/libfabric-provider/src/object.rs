@@ -311,7 +311,7 @@ mod tests {
                 let closed = close(at) == Some(0) && close(at) == Some(0);
                 // The object is as before, as nothing has closed it.
                 let intact = Rc::strong_count(&busy) == 2;
-                // What the child opens itself works.
+                // Objects that the child opens itself work.
                 let mut own = null_mut();
                 let thing = Thing { busy: busy.clone() };
                 let opened = open(&mut own, null_mut(), |_| Ok(thing)) == 0;

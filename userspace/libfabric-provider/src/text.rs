@@ -3,7 +3,7 @@
 
 use std::collections::HashMap;
 use std::ffi::{c_char, c_int, CStr, CString};
-use std::sync::{LazyLock, Mutex, PoisonError};
+use std::sync::{LazyLock, Mutex, MutexGuard, PoisonError};
 
 use kfabric::Errno;
 
@@ -42,11 +42,19 @@ pub(crate) fn connection(code: c_int) -> &'static CStr {
     })
 }
 
+/// Texts with and without their NUL.
+pub(crate) type Texts = HashMap<&'static str, &'static CStr>;
+
+static TEXTS: LazyLock<Mutex<Texts>> = LazyLock::new(Mutex::default);
+
+/// Locks the texts, which no other thread changes then: for a fork.
+pub(crate) fn lock() -> MutexGuard<'static, Texts> {
+    TEXTS.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
 /// Returns a text with its NUL, which lives for ever. There are as many texts as codes.
 fn permanent(text: &'static str) -> &'static CStr {
-    static TEXTS: LazyLock<Mutex<HashMap<&'static str, &'static CStr>>> =
-        LazyLock::new(Mutex::default);
-    let mut texts = TEXTS.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut texts = lock();
     let known: &mut &'static CStr = texts.entry(text).or_insert_with(|| {
         let text = CString::new(text).unwrap_or_default();
         Box::leak(text.into_boxed_c_str())

@@ -99,7 +99,7 @@ impl Flag {
     }
 }
 
-/// What `fi_cq_signal` wakes: all threads that wait at the time, or else the next wait.
+/// The state of `fi_cq_signal`, which wakes all threads that wait at the time, or else the next wait.
 pub(crate) struct Signal {
     /// Raised while a waiter that a signal has reached still waits, or a signal met no waiter.
     flag: Flag,

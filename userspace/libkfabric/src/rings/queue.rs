@@ -303,6 +303,11 @@ impl CqInner {
         if self.shows_entries() {
             let taken = self.take_each(max, &judge, &mut each)?;
             if taken != (0, false) {
+                let (count, stopped) = taken;
+                if count < max && !stopped {
+                    // Otherwise messages would not move while another endpoint always has an entry.
+                    self.progress();
+                }
                 return Some(taken);
             }
         }
