@@ -184,9 +184,9 @@
 #define KFI_PERSISTENCE_NONE 0
 
 /*
- * Persistent memory: a write-back of the processor's caches makes stores durable. So is
- * memory with persistent caches (eADR), where the write-back is unnecessary: the kernel tells only of
- * block devices, which programs do not register, whether their caches are persistent.
+ * Persistent memory: a write-back of the processor's caches makes stores durable. Memory with
+ * persistent caches (eADR) is reported so, too: the kernel tells only for block devices, which programs
+ * do not register, whether caches are persistent.
  */
 #define KFI_PERSISTENCE_ADR 1
 
@@ -1255,8 +1255,8 @@ struct kfi_eq_read {
 	/* Out: error code of the provider (verbs: the reject reason or CM status). */
 	__u32 prov_errno;
 	/*
-	 * Pointer to one struct kfi_info_entry of its first version's size, or 0. Its last field is
-	 * domain_name; visible and later fields are not written. A KFI_CONNREQ stores there the
+	 * Pointer to one struct kfi_info_entry of its first version's size, or 0. domain_name is the last field of
+	 * that version; visible and later fields are not written. A KFI_CONNREQ stores there the
 	 * offer of the domain to accept on, with the local address and the peer's.
 	 */
 	__u64 info;

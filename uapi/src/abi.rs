@@ -250,9 +250,9 @@ pub const KFI_REVOCATION_INVALIDATE: u32 = 2;
 
 /// Memory that is not known to be persistent.
 pub const KFI_PERSISTENCE_NONE: u32 = 0;
-/// Persistent memory: a write-back of the processor's caches makes stores durable. So is
-/// memory with persistent caches (eADR), where the write-back is unnecessary: the kernel tells only of
-/// block devices, which programs do not register, whether their caches are persistent.
+/// Persistent memory: a write-back of the processor's caches makes stores durable. Memory with
+/// persistent caches (eADR) is reported so, too: the kernel tells only for block devices, which programs
+/// do not register, whether caches are persistent.
 pub const KFI_PERSISTENCE_ADR: u32 = 1;
 /// Memory in which only a flush by the device's driver makes stores durable, e.g. virtio-pmem.
 pub const KFI_PERSISTENCE_DEVICE: u32 = 2;
@@ -942,8 +942,8 @@ pub struct EqRead {
     pub err: u32,
     /// Out: error code of the provider (verbs: the reject reason or CM status).
     pub prov_errno: u32,
-    /// Pointer to one [`InfoEntry`] of its first version's size, or 0. Its last field is
-    /// `domain_name`; `visible` and later fields are not written. A `KFI_CONNREQ` stores there the
+    /// Pointer to one [`InfoEntry`] of its first version's size, or 0. `domain_name` is the last field of
+    /// that version; `visible` and later fields are not written. A `KFI_CONNREQ` stores there the
     /// offer of the domain to accept on, with the local address and the peer's.
     pub info: u64,
     /// Out, for `KFI_CONNREQ`: the auth key of the passive endpoint that the peer has proven,

@@ -48,7 +48,6 @@ use crate::{
             Mr, //
         },
         pd::Pd,
-        persist,
         work, //
     },
     limits::REFILL_MS,
