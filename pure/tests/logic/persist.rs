@@ -20,14 +20,17 @@ fn facts() -> impl Strategy<Value = Facts> {
     })
 }
 
+fn all_facts() -> impl Iterator<Item = Facts> {
+    (0..8).map(|bits| Facts {
+        dax: bits & 1 != 0,
+        for_files: bits & 2 != 0,
+        described: bits & 4 != 0,
+    })
+}
+
 #[test]
 fn durable_needs_dax_pages_and_the_description() {
-    for bits in 0..8 {
-        let facts = Facts {
-            dax: bits & 1 != 0,
-            for_files: bits & 2 != 0,
-            described: bits & 4 != 0,
-        };
+    for facts in all_facts() {
         let both = facts.dax && facts.described;
         assert_eq!(facts.kind().is_durable_by_cpu(), both, "{facts:?}");
     }
@@ -92,12 +95,7 @@ fn persistent_caches_change_the_kind_of_persistent_memory_alone() {
 /// Pages alone never tell that a write-back is unnecessary.
 #[test]
 fn pages_with_any_properties_need_the_write_back() {
-    for bits in 0..8 {
-        let facts = Facts {
-            dax: bits & 1 != 0,
-            for_files: bits & 2 != 0,
-            described: bits & 4 != 0,
-        };
+    for facts in all_facts() {
         assert!(!facts.kind().has_persistent_caches(), "{facts:?}");
     }
 }

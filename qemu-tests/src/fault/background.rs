@@ -98,16 +98,7 @@ fn sweep(kind: Kind, env: &Env, knobs: &Knobs, quick: bool, row: &mut Row) -> Re
     let lab = Lab::open(env)?;
     let mut watch = Watch::open()?;
     let addr = lab.addr;
-    // Allocations of other code must not fail, so only those below a function of the provider
-    // count. Allocations of the tested calls have cases of their own.
-    let (only, except) = if kind == Kind::Device {
-        (None, None)
-    } else {
-        (
-            Some(module("kverbs")?),
-            Some(function("dev_ioctl", "kfabric")?),
-        )
-    };
+    let (only, except) = of_provider(kind)?;
     let mut everywhere = Everywhere::new(kind, only, except)?;
     let mut nth = 1;
     while nth < MOST {
@@ -287,6 +278,20 @@ fn close_all_but(lab: &Lab, keep: u64) -> Result<()> {
         }
     }
     Ok(())
+}
+
+/// The address ranges of a function below which failures of a kind count, and of one below which they do
+/// not; `None` for any and for none.
+type Ranges = (Option<(u64, u64)>, Option<(u64, u64)>);
+
+/// Returns the ranges for failures of the provider. Allocations of other code must not fail, and those of
+/// tested calls have cases of their own.
+fn of_provider(kind: Kind) -> Result<Ranges> {
+    if kind == Kind::Device {
+        return Ok((None, None));
+    }
+    let calls = function("dev_ioctl", "kfabric")?;
+    Ok((Some(module("kverbs")?), Some(calls)))
 }
 
 /// Returns the address range of a module's code.

@@ -290,12 +290,17 @@ fn hostile(ctx: &mut Ctx) -> Result<()> {
     ctx.barrier("end")
 }
 
+/// Node 1 of the tests of guesses, whose connection ends.
+fn target_of_guesses(ctx: &mut Ctx) -> Result<()> {
+    let (pair, _there, _) = target(ctx)?;
+    ctx.barrier("guessed")?;
+    pair.side.event(KFI_SHUTDOWN)?;
+    ctx.barrier("end")
+}
+
 fn guesses(ctx: &mut Ctx) -> Result<()> {
     if ctx.first() {
-        let (pair, _there, _) = target(ctx)?;
-        ctx.barrier("guessed")?;
-        pair.side.event(KFI_SHUTDOWN)?;
-        return ctx.barrier("end");
+        return target_of_guesses(ctx);
     }
     let (pair, to) = initiator(ctx)?;
     let mut errors = Vec::new();
@@ -327,10 +332,7 @@ const MANY: usize = 32;
 /// target forgets wrong keys.
 fn slow_guesses(ctx: &mut Ctx) -> Result<()> {
     if ctx.first() {
-        let (pair, _there, _) = target(ctx)?;
-        ctx.barrier("guessed")?;
-        pair.side.event(KFI_SHUTDOWN)?;
-        return ctx.barrier("end");
+        return target_of_guesses(ctx);
     }
     let (pair, to) = initiator(ctx)?;
     let start = Instant::now();

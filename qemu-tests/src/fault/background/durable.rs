@@ -6,7 +6,7 @@
 //! of the channel, the commit, the answer, and the completion data. Each write must end with a documented
 //! errno. The connection must stay, and a later durable write must succeed.
 
-use super::{close_all, function, module, MOST, PATIENCE};
+use super::{close_all, of_provider, MOST, PATIENCE};
 use crate::fault::calls::memory::NO_SOCKET;
 use crate::fault::inject::{Everywhere, Kind, Knobs};
 use crate::fault::lab::{Lab, Link};
@@ -51,6 +51,13 @@ struct Memory {
     to: (u64, u64),
 }
 
+/// Maps the initiator's memory, whose bytes are 7, and the target's.
+fn maps() -> Result<(Map, Map)> {
+    let from = Map::anon(1 << 20)?;
+    from.write(0, &vec![7; LEN as usize]);
+    Ok((from, Device::Nvdimm.map()?))
+}
+
 /// Registers memory, and assigns a key to the persistent memory.
 fn memory(lab: &Lab, from: &Map, there: &Map) -> Result<Memory> {
     let register = |map: &Map, flags| {
@@ -80,22 +87,12 @@ pub(super) fn sweep(
     quick: bool,
     row: &mut Row,
 ) -> Result<()> {
-    let there = Device::Nvdimm.map()?;
-    let from = Map::anon(1 << 20)?;
-    from.write(0, &vec![7; LEN as usize]);
+    let (from, there) = maps()?;
     knobs.choose(kind)?;
     let lab = Lab::open(env)?;
     let memory = memory(&lab, &from, &there)?;
     let mut watch = Watch::open()?;
-    // As in the sweep of connects: only allocations below a function of the provider count, and those of
-    // tested calls have cases of their own.
-    let (only, except) = match kind {
-        Kind::Device => (None, None),
-        _ => (
-            Some(module("kverbs")?),
-            Some(function("dev_ioctl", "kfabric")?),
-        ),
-    };
+    let (only, except) = of_provider(kind)?;
     let mut everywhere = Everywhere::new(kind, only, except)?;
     let mut nth = 1;
     while nth < MOST {
@@ -143,15 +140,11 @@ pub(super) fn sweep_listener(
     quick: bool,
     row: &mut Row,
 ) -> Result<()> {
-    let there = Device::Nvdimm.map()?;
-    let from = Map::anon(1 << 20)?;
-    from.write(0, &vec![7; LEN as usize]);
+    let (from, there) = maps()?;
     knobs.choose(kind)?;
     let mut watch = Watch::open()?;
-    let only = match kind {
-        Kind::Device => None,
-        _ => Some(module("kverbs")?),
-    };
+    // The steps of the registration itself count, too.
+    let (only, _) = of_provider(kind)?;
     let mut everywhere = Everywhere::new(kind, only, None)?;
     let mut nth = 1;
     while nth < MOST {

@@ -61,6 +61,25 @@ impl Asked {
     }
 }
 
+/// An info as hints.
+///
+/// # Safety
+///
+/// The parts of the info are null or whole.
+unsafe fn hints_of(info: &fi_info) -> Hints<'_> {
+    // SAFETY: as the caller vouches.
+    unsafe {
+        Hints {
+            info,
+            tx: info.tx_attr.as_ref(),
+            rx: info.rx_attr.as_ref(),
+            ep: info.ep_attr.as_ref(),
+            domain: info.domain_attr.as_ref(),
+            fabric: info.fabric_attr.as_ref(),
+        }
+    }
+}
+
 /// Returns whether the offer satisfies hints that `change` has made. The info of an accepted offer
 /// must satisfy the hints again, and be accepted as hints itself, as ofi_rxm passes it.
 fn accepts_version(version: u32, change: impl FnOnce(&mut Asked)) -> bool {
@@ -74,14 +93,7 @@ fn accepts_version(version: u32, change: impl FnOnce(&mut Asked)) -> bool {
         }
         let info = make(&offer, Some(&asked.hints()), version).expect("memory");
         let i = &*info;
-        let again = Hints {
-            info: i,
-            tx: i.tx_attr.as_ref(),
-            rx: i.rx_attr.as_ref(),
-            ep: i.ep_attr.as_ref(),
-            domain: i.domain_attr.as_ref(),
-            fabric: i.fabric_attr.as_ref(),
-        };
+        let again = hints_of(i);
         assert_eq!(i.caps & asked.info.caps, asked.info.caps);
         assert!(satisfies(&offer, &again, V1_18) || version != V1_18);
         free(info);
@@ -338,14 +350,7 @@ fn info_has_the_fields_of_the_loaded_libfabric() {
             let i = &*info;
             let behind = i.domain_attr.add(1).cast::<[u64; 2]>().read();
             assert_eq!(behind, [limit; 2], "{core:#x}");
-            let again = Hints {
-                info: i,
-                tx: i.tx_attr.as_ref(),
-                rx: i.rx_attr.as_ref(),
-                ep: i.ep_attr.as_ref(),
-                domain: i.domain_attr.as_ref(),
-                fabric: i.fabric_attr.as_ref(),
-            };
+            let again = hints_of(i);
             assert!(satisfies(&offer(), &again, core));
             assert_eq!((*i.domain_attr).mr_cnt, MR_COUNT);
             assert_eq!((*i.ep_attr).max_msg_size, 1 << 30);
