@@ -395,6 +395,7 @@ bool kf_hold_device(struct page *page, struct dev_pagemap **device)
 	unsigned long pfn = page_to_pfn(page);
 	struct page *online = pfn_to_online_page(pfn);
 
+	BUILD_BUG_ON(PAGES_PER_SUBSECTION % KF_PAGES_OF_ONE_DEVICE);
 	*device = NULL;
 	/* Also found in a section that a device shares with system RAM, which keeps its descriptors. */
 	if (online)

@@ -96,6 +96,8 @@ unsigned int kf_page_facts(struct page *page, unsigned long count);
  * being removed: the page's descriptor must not be accessed.
  */
 bool kf_hold_device(struct page *page, struct dev_pagemap **device);
+/* Aligned blocks of so many pages are system RAM, or have one device. */
+#define KF_PAGES_OF_ONE_DEVICE	512
 void kf_release_device(struct dev_pagemap *device);
 /* Logs that memory of a file on a DAX file system cannot be registered. */
 void kf_log_dax_file(void);

@@ -79,6 +79,9 @@ pub(super) enum Source {
         dirty: bool,
         /// The DAX devices of the pages, each once.
         devices: KVec<Device>,
+        /// Number of the last page's block of [`sys::KF_PAGES_OF_ONE_DEVICE`] pages, whose device is
+        /// held.
+        block: usize,
     },
     /// Owned pages.
     Owned(#[expect(dead_code, reason = "held for its Drop")] KVVec<Page>),
@@ -211,8 +214,15 @@ impl Pages {
     ///
     /// - `ENODEV` if the device is being removed. Removals do not wait for pins.
     pub(super) fn push_pinned(&mut self, page: NonNull<bindings::page>) -> Result {
-        let mut device = Device::of(page)?;
-        let pushed = self.keep(&mut device).and_then(|()| self.push(page));
+        // SAFETY: A page of the kernel's memory map, whose descriptor is not accessed.
+        let pfn = unsafe { sys::kf_page_to_pfn(page.as_ptr()) };
+        // CAST: A small constant.
+        let block = pfn / sys::KF_PAGES_OF_ONE_DEVICE as usize;
+        let mut device = None;
+        if !matches!(self.source, Source::Pinned { block: last, .. } if last == block) {
+            device = Device::of(page)?;
+        }
+        let pushed = self.keep(&mut device, block).and_then(|()| self.push(page));
         if pushed.is_err() {
             // SAFETY: The page is pinned, and `self` has not taken over its pin. `device` or `self` holds
             // its device, if it has one.
@@ -221,9 +231,15 @@ impl Pages {
         pushed
     }
 
-    /// Takes `device` over, unless it is held already.
-    fn keep(&mut self, device: &mut Option<Device>) -> Result {
-        let Source::Pinned { devices, .. } = &mut self.source else {
+    /// Takes `device` over, unless it is held already. It is that of the pages of `block`, if they have
+    /// one.
+    fn keep(&mut self, device: &mut Option<Device>, block: usize) -> Result {
+        let Source::Pinned {
+            devices,
+            block: last,
+            ..
+        } = &mut self.source
+        else {
             return Ok(());
         };
         if device
@@ -235,6 +251,7 @@ impl Pages {
                 devices.push(device, GFP_KERNEL_ACCOUNT)?;
             }
         }
+        *last = block;
         Ok(())
     }
 }

@@ -47,6 +47,8 @@ fn pin(start: usize, count: usize, writable: bool) -> Result<Pages> {
         source: Source::Pinned {
             dirty: writable,
             devices: KVec::new(),
+            // No block has this number.
+            block: usize::MAX,
         },
     };
     let mut flags = bindings::FOLL_LONGTERM;
