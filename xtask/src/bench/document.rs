@@ -295,7 +295,7 @@ fn one_sided(run: &Run<'_>) -> Result<String> {
     let names = [
         "write",
         "`process_vm_writev`",
-        "ratio (wanted: 0.6, then 0.7)",
+        "ratio (wanted: 0.6 at 4 KiB, 0.7 from 64 KiB on)",
     ];
     by_size(run, "write", &sizes, 1.0, names)
 }
