@@ -124,6 +124,32 @@ const EXCEPTIONS: &[Exception] = &[
         "reports a guest's own faults; `doctor.*` run it",
     ),
     except(
+        "kfi-export.1",
+        "kfi export /dev/dax0.0",
+        "`kfi.p10_durable_put_writes_persistent_memory` exports a device",
+    ),
+    except(
+        "kfi-put.1",
+        "kfi export /dev/dax0.0",
+        "`kfi.p10_durable_put_writes_persistent_memory` exports a device",
+    ),
+    except(
+        "kfi-put.1",
+        "kfi put 10.0.0.1 new.img --port 7473 --durable",
+        "`kfi.p10_durable_put_writes_persistent_memory` puts into a device",
+    ),
+    except("kfi-blk.8", "ndctl", "a guest has no ndctl"),
+    except(
+        "kfi-blk.8",
+        "kfi blk export log",
+        "`blkpmem.*` export persistent memory",
+    ),
+    except(
+        "kfi-blk.8",
+        "kfi blk connect 10.0.0.1 log",
+        "`blkpmem.*` create disks of persistent memory",
+    ),
+    except(
         "kfi-authd.8",
         "kfi auth check",
         "needs a process of a job of Slurm",

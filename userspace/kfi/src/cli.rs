@@ -51,7 +51,8 @@ Examples:
     pub(super) const EXPORT: &str = "\
 Examples:
   kfi export data.img --writable --port 7472 &
-  kfi get 10.0.0.1 copy.img --port 7472";
+  kfi get 10.0.0.1 copy.img --port 7472
+  kfi export /dev/dax0.0 --writable --port 7473 &";
     pub(super) const GET: &str = "\
 Examples:
   kfi export data.img &
@@ -60,7 +61,9 @@ Examples:
     pub(super) const PUT: &str = "\
 Examples:
   kfi export data.img --writable &
-  kfi put 10.0.0.1 new.img";
+  kfi put 10.0.0.1 new.img
+  kfi export /dev/dax0.0 --writable --port 7473 &
+  kfi put 10.0.0.1 new.img --port 7473 --durable";
     pub(super) const SHOW: &str = "\
 Examples:
   kfi show
