@@ -39,7 +39,7 @@ pub const TESTS: &[Test] = &[
 
 const TUTORIAL: &str = include_str!("../../../docs/tutorial.md");
 /// The other documents with commands.
-const DOCUMENTS: [(&str, &str); 6] = [
+const DOCUMENTS: [(&str, &str); 7] = [
     ("CONTRIBUTING.md", include_str!("../../../CONTRIBUTING.md")),
     ("README.md", include_str!("../../../README.md")),
     ("TESTING.md", include_str!("../../../TESTING.md")),
@@ -47,6 +47,10 @@ const DOCUMENTS: [(&str, &str); 6] = [
     (
         "docs/libfabric.md",
         include_str!("../../../docs/libfabric.md"),
+    ),
+    (
+        "docs/persistent-memory.md",
+        include_str!("../../../docs/persistent-memory.md"),
     ),
     (
         "examples/README.md",
@@ -108,9 +112,26 @@ const EXCEPTIONS: &[Exception] = &[
     ),
     except("docs/install.md", "adduser", "there is no user alice"),
     except(
+        "docs/install.md",
+        "(cd /tmp/kfabric-files",
+        "a guest has no installed files",
+    ),
+    except(
+        "docs/install.md",
+        "rm -r /lib/modules",
+        "a guest has no installed modules",
+    ),
+    except("docs/install.md", "depmod", "a guest has no installed modules"),
+    except(
         "docs/libfabric.md",
         "export FI_PROVIDER_PATH",
         "a guest has the plug-in in another folder",
+    ),
+    except("docs/persistent-memory.md", "ndctl", "a guest has no ndctl"),
+    except(
+        "docs/persistent-memory.md",
+        "cat /sys/bus/nd",
+        "the guest has not loaded the driver of its NVDIMM",
     ),
     except("examples/README.md", "cargo xtask", "needs the source tree"),
     except(

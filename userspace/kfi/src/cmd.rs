@@ -210,6 +210,10 @@ mod tests {
         let documents = [
             ("README.md", include_str!("../../../README.md")),
             ("docs/install.md", include_str!("../../../docs/install.md")),
+            (
+                "docs/persistent-memory.md",
+                include_str!("../../../docs/persistent-memory.md"),
+            ),
         ];
         for (name, text) in documents {
             // Every second part is a block of code.
