@@ -51,8 +51,8 @@ pub struct Args {
     /// Measure wall-clock time instead; needs a quiet machine.
     #[arg(long)]
     pub real_time: bool,
-    /// Print instead a profile from a trace of every instruction: of `keys`, of operations in the
-    /// `kernel`, or of requests of `blk`.
+    /// Print instead a profile from a trace of every instruction: of `keys`, of `reg`istrations,
+    /// of operations in the `kernel`, or of requests of `blk`.
     #[arg(long, conflicts_with_all = ["report", "real_time", "cpus", "against", "write", "from"])]
     pub profile: bool,
     /// Kill the guest after this many seconds.

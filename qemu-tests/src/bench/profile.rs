@@ -146,6 +146,22 @@ fn keys(env: &Env, size: &Size) -> Result<()> {
     count(&invalidated("batch"), rounds * BATCH, || batches(rounds))
 }
 
+/// Traces regions, from the registration to the close, beside registrations through verbs.
+fn regions(env: &Env) -> Result<()> {
+    for size in &SIZES {
+        registering(env, size)?;
+        let side = Side::of(env)?;
+        let buf = memory(size.len)?;
+        let all = || {
+            (0..size.rounds)
+                .try_for_each(|_| Ok(side.dev.close(side.reg(&buf, LOCAL | REMOTE)?.handle)?))
+        };
+        all()?;
+        count(&format!("region{}", size.suffix), size.rounds as usize, all)?;
+    }
+    Ok(())
+}
+
 /// Traces writes of a page into another process: kshm's, and the kernel's own.
 fn copies(env: &Env) -> Result<()> {
     const LEN: usize = 4096;
@@ -201,8 +217,9 @@ fn all_keys(env: &Env) -> Result<()> {
 type Profile = fn(&Env) -> Result<()>;
 
 /// Every profile.
-const PROFILES: [(&str, Profile); 3] = [
+const PROFILES: [(&str, Profile); 4] = [
     ("keys", all_keys),
+    ("reg", regions),
     ("kernel", loops),
     ("blk", super::blk::profile),
 ];
