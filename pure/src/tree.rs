@@ -14,6 +14,7 @@
 //! | [`grant`] | tasks that a grant covers, its limits and its end |
 //! | [`hold`] | queue of deferred operations |
 //! | [`info`] | matching of a provider's offer with a caller's hints |
+//! | [`kept`] | bounds of a list of kept memory regions |
 //! | [`key`] | state machine of a key slot |
 //! | [`key_ledger`] | accounting of key values of verbs devices |
 //! | [`pairs`] | copy plan between two lists of runs |
@@ -42,6 +43,7 @@ pub mod gid;
 pub mod grant;
 pub mod hold;
 pub mod info;
+pub mod kept;
 pub mod key;
 pub mod key_ledger;
 pub mod pairs;

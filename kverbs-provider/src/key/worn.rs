@@ -13,14 +13,14 @@ use crate::{
     ib::mr::Mr,
     limits::FAST_PAGES, //
 };
+use kfabric::pure::kept::{
+    self,
+    Size, //
+};
 
-/// Maximum number of regions in a list. With as many indices, a group on a device that always returns
-/// the same regions has 2^20 values for the time of a rest.
-const REGIONS: usize = 4096;
-
-/// Maximum number of pages in the page lists of a list's regions: those of [`REGIONS`] reserves.
-/// CAST: A `usize` has at least 32 bits.
-const PAGES: usize = REGIONS * FAST_PAGES as usize;
+// As many pages as the reserves of a full list have.
+// CAST: A `usize` has at least 32 bits.
+const _: () = assert!(kept::PAGES == kept::REGIONS * FAST_PAGES as usize);
 
 /// A kept region.
 pub(super) struct Kept {
@@ -32,8 +32,7 @@ pub(super) struct Kept {
 /// The kept regions of one kind, the oldest first.
 struct List {
     regions: KVec<Kept>,
-    /// Sum of the lengths of page lists.
-    pages: usize,
+    size: Size,
 }
 
 /// The kept regions of a group.
@@ -62,7 +61,7 @@ impl List {
     fn new() -> Self {
         Self {
             regions: KVec::new(),
-            pages: 0,
+            size: Size::default(),
         }
     }
 }
@@ -103,16 +102,14 @@ impl Worn {
     /// too many regions or pages, or if there is no memory.
     pub(super) fn insert(&mut self, at: usize, kept: Kept) -> Result<(), Kept> {
         let list = self.list(kept.pages);
-        // CAST: A `usize` has at least 32 bits.
-        let pages = list.pages.saturating_add(kept.pages as usize);
-        let full = list.regions.len() >= REGIONS || pages > PAGES;
-        if full || list.regions.reserve(1, GFP_KERNEL_ACCOUNT).is_err() {
-            return Err(kept);
-        }
+        let size = match list.size.with(kept.pages) {
+            Some(size) if list.regions.reserve(1, GFP_KERNEL_ACCOUNT).is_ok() => size,
+            _ => return Err(kept),
+        };
         let at = at.min(list.regions.len());
         // Cannot fail: the capacity was reserved above.
         let _ = list.regions.insert_within_capacity(at, kept);
-        list.pages = pages;
+        list.size = size;
         Ok(())
     }
 
@@ -120,8 +117,7 @@ impl Worn {
     pub(super) fn remove(&mut self, at: usize, pages: u32) -> Option<Kept> {
         let list = self.list(pages);
         let kept = list.regions.remove(at).ok()?;
-        // CAST: A `usize` has at least 32 bits.
-        list.pages -= kept.pages as usize;
+        list.size = list.size.without(kept.pages);
         Some(kept)
     }
 
@@ -129,7 +125,7 @@ impl Worn {
     pub(super) fn clear(&mut self) {
         for list in [&mut self.reserves, &mut self.wide] {
             list.regions.clear();
-            list.pages = 0;
+            list.size = Size::default();
         }
     }
 }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
+use kfabric_pure::kept::REGIONS;
 use kfabric_pure::key_ledger::{
-    record_of, Chosen, Draw, Ledger, Terms, Wear, FEW, HALF, RECORDS, TRIES,
+    record_of, search, Chosen, Draw, Ledger, Terms, Wear, FEW, HALF, RECORDS, TRIES,
 };
 use proptest::prelude::*;
 use std::collections::{BTreeMap, BTreeSet};
@@ -393,6 +394,59 @@ fn p04_full_list_of_worn_regions_serves_the_oldest_first() {
         world.terms.now = REST + 2;
         let (index, _) = world.assign().unwrap().unwrap();
         assert_eq!(index, 1, "{numbering:?}");
+    }
+}
+
+/// The list has as many regions as it may have, and the device has others. The list's oldest region
+/// serves the next key after its rest, and the list does not grow.
+#[test]
+#[cfg_attr(miri, ignore = "no unsafe code, and minutes long there")]
+fn p04_list_of_4096_regions_serves_the_oldest_first() {
+    // CAST: A small constant.
+    let all = REGIONS as u32;
+    let mut world = World::new(Numbering::LastFreed, all + 100, REGIONS, None);
+    world.by_turns = false;
+    let keys = 256 * (all + 1);
+    assert_eq!(cycles(&mut world, keys, keys), Ok(REGIONS + 1));
+    assert_eq!(world.held.len(), REGIONS);
+    world.terms.now = REST;
+    assert_eq!(world.assign(), Ok(None));
+    world.terms.now = REST + 1;
+    for index in 1..=3 {
+        let key = world.assign().unwrap().unwrap();
+        // The last region of the device is not in the list, and has rested as well.
+        assert!(key.0 == index || key.0 == all + 1, "{key:?}");
+        world.revoke(key, false);
+        assert!(world.held.len() <= REGIONS);
+    }
+}
+
+/// A device that counts up, and rows of regions whose values all rest. An assignment tries [`TRIES`]
+/// regions, and the next one goes on behind them.
+#[test]
+fn p04_row_of_resting_regions_refuses_one_assignment_for_each_64() {
+    // CAST: A small constant.
+    let row = TRIES as u32;
+    for rows in 1..4 {
+        let mut world = World::new(Numbering::Cyclic, 8 * row, 0, None);
+        world.by_turns = false;
+        // The values of the first regions are used, and an epoch begins: they rest.
+        let (mut others, used) = (world.free.split_off(&(rows * row + 1)), rows * row);
+        assert_eq!(
+            cycles(&mut world, 256 * used, 256 * used),
+            Ok(used as usize)
+        );
+        world.ledger.advance(world.ledger.epoch(), 1);
+        world.terms.now = 2;
+        world.free.append(&mut others);
+        world.next = 1;
+        for _ in 0..rows {
+            let before = world.tries;
+            assert_eq!(search(&mut world, false), Ok(None));
+            assert_eq!(world.tries - before, u64::from(row));
+        }
+        let key = world.assign().unwrap().unwrap();
+        assert_eq!(key.0, rows * row + 1);
     }
 }
 

@@ -21,6 +21,7 @@ mod gid;
 mod grant;
 mod hold;
 mod info;
+mod kept;
 mod key;
 mod key_batch;
 mod key_history;

@@ -2,6 +2,7 @@
 //! Keys of one group for hours, over each card that `qemu-tests/src/profile.rs` has.
 
 use super::world::{Numbering, World};
+use kfabric_pure::kept::REGIONS;
 
 /// A card, as the ledger sees it.
 struct Profile {
@@ -30,9 +31,6 @@ const PROFILES: [Profile; 7] = [
     profile("hns", Numbering::Lowest, false),
 ];
 
-/// Number of regions that a group holds back (`key/worn.rs` of kverbs).
-const HELD: usize = 4096;
-
 /// Indices of the device. More would be random ones that are seldom drawn twice.
 const INDICES: u32 = 16_384;
 
@@ -52,7 +50,7 @@ struct Taken {
 
 /// Assigns and revokes `count` keys, one after the other. Each is checked: not in use, and rested.
 fn cycles(profile: &Profile, count: u32) -> Result<Taken, String> {
-    let mut world = World::new(profile.numbering, INDICES, HELD, None);
+    let mut world = World::new(profile.numbering, INDICES, REGIONS, None);
     // kverbs knows only of rxe and siw that they count up.
     world.holds = true;
     world.by_turns = false;
