@@ -462,6 +462,19 @@ pub trait Regions {
 
     /// Begins the next epoch: [`Ledger::advance`].
     fn advance(&mut self, epoch: u64);
+
+    /// Frees a region of another kind that is held back, if the device had no region. Returns false if
+    /// there is none, or if this search has freed enough of them.
+    fn make_room(&mut self) -> bool;
+}
+
+/// The regions held back that a search has tried. It tries each once, however often it makes room.
+#[derive(Default)]
+struct Tried {
+    /// Number of regions, from the oldest.
+    count: usize,
+    /// True if a value of one has not rested.
+    resting: bool,
 }
 
 /// Finds a region with a value. Returns `None` if no value is available now, or ever for a `strict`
@@ -471,6 +484,22 @@ pub trait Regions {
 ///
 /// - An error of the device or of a draw.
 pub fn search<R: Regions>(regions: &mut R, strict: bool) -> Result<Option<R::Region>, R::Error> {
+    let mut tried = Tried::default();
+    loop {
+        let found = search_once(regions, strict, &mut tried);
+        // For a strict user the regions of the other kind have no value either.
+        if strict || matches!(found, Ok(Some(_))) || !regions.make_room() {
+            return found;
+        }
+    }
+}
+
+/// Finds a region with a value among those of the device and those held back that are not `tried` yet.
+fn search_once<R: Regions>(
+    regions: &mut R,
+    strict: bool,
+    tried: &mut Tried,
+) -> Result<Option<R::Region>, R::Error> {
     // One pass more than needed, because another task may begin an epoch meanwhile.
     for _ in 0..3 {
         let epoch = regions.epoch();
@@ -497,7 +526,7 @@ pub fn search<R: Regions>(regions: &mut R, strict: bool) -> Result<Option<R::Reg
         };
         if !strict && regions.held() > 0 {
             // The device has no other region for this ledger.
-            return again(regions, epoch);
+            return again(regions, epoch, tried);
         }
         match refused {
             Some(e) => return Err(e),
@@ -508,22 +537,26 @@ pub fn search<R: Regions>(regions: &mut R, strict: bool) -> Result<Option<R::Reg
     Ok(None)
 }
 
-/// Finds a region with a value among those that are held back.
-fn again<R: Regions>(regions: &mut R, epoch: u64) -> Result<Option<R::Region>, R::Error> {
+/// Finds a region with a value among those held back that are not `tried` yet.
+fn again<R: Regions>(
+    regions: &mut R,
+    epoch: u64,
+    tried: &mut Tried,
+) -> Result<Option<R::Region>, R::Error> {
     for _ in 0..2 {
-        let mut resting = false;
-        for at in 0..regions.held() {
+        for at in tried.count..regions.held() {
             match regions.reuse(at)? {
                 (_, Some(region)) => return Ok(Some(region)),
                 // Those behind it may have ended earlier: another user drew their last values.
-                (Draw::Resting, None) => resting = true,
+                (Draw::Resting, None) => tried.resting = true,
                 _ => {}
             }
         }
-        if resting {
+        if tried.resting {
             break;
         }
         regions.advance(epoch);
     }
+    tried.count = regions.held();
     Ok(None)
 }

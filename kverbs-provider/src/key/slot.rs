@@ -254,18 +254,7 @@ impl KeySlot {
             replaced: 0,
             dry: false,
         };
-        let strict = group.values().is_strict();
-        let found = loop {
-            let found = search(&mut tried, strict);
-            let again = !strict && tried.dry && tried.replaced < REPLACED;
-            // Kept regions of the other kind may be those that the device lacks. For a strict group they have
-            // no value either.
-            if matches!(found, Ok(Some(_))) || !again || !group.free_other_worn(pages) {
-                break found?;
-            }
-            tried.replaced += 1;
-            tried.dry = false;
-        };
+        let found = search(&mut tried, group.values().is_strict())?;
         if found.is_none() {
             group.values().note_refused();
         }
@@ -428,6 +417,13 @@ impl Regions for Tried<'_> {
 
     fn advance(&mut self, epoch: u64) {
         self.group.values().advance(epoch);
+    }
+
+    fn make_room(&mut self) -> bool {
+        let lacks = core::mem::replace(&mut self.dry, false) && self.replaced < REPLACED;
+        let freed = lacks && self.group.free_other_worn(self.pages);
+        self.replaced += usize::from(freed);
+        freed
     }
 }
 

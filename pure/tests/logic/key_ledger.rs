@@ -421,6 +421,34 @@ fn p04_list_of_4096_regions_serves_the_oldest_first() {
     }
 }
 
+/// No value has rested, and another kind of key holds back the regions that the device lacks. A failing
+/// search draws for each region twice at most, in this epoch and in the next one.
+#[test]
+fn failing_search_draws_twice_at_most_for_each_kept_region() {
+    const HELD: usize = 64;
+    const OTHERS: usize = 16;
+    let mut world = World::new(Numbering::Lowest, (HELD + OTHERS) as u32, 1000, None);
+    world.by_turns = false;
+    let keys = 256 * (HELD + OTHERS) as u32;
+    assert_eq!(cycles(&mut world, keys, keys), Ok(HELD + OTHERS));
+    // The search that finds the last value of all is the first one that finds the device empty.
+    world.terms.now = REST;
+    assert_eq!(world.assign(), Ok(None));
+    let mut own: Vec<_> = world.held.drain(..).collect();
+    world.others = own.split_off(HELD).into();
+    world.held = own.into();
+    world.draws = 0;
+    assert_eq!(world.assign(), Ok(None));
+    assert!(world.others.is_empty());
+    let most = 2 * HELD + 3 * OTHERS;
+    assert!(world.draws <= most as u64, "{} draws", world.draws);
+    // After the rest, each of them serves a key.
+    world.terms.now = 2 * REST;
+    for _ in 0..HELD + OTHERS {
+        assert!(matches!(world.assign(), Ok(Some(_))));
+    }
+}
+
 /// A device that counts up, and rows of regions whose values all rest. An assignment tries [`TRIES`]
 /// regions, and the next one goes on behind them.
 #[test]

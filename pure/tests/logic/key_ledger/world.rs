@@ -61,6 +61,10 @@ pub(super) struct World {
     pub(super) random: u64,
     pub(super) held: VecDeque<u32>,
     pub(super) bound: usize,
+    /// Indices that another kind of key holds back.
+    pub(super) others: VecDeque<u32>,
+    /// Number of draws.
+    pub(super) draws: u64,
     pub(super) ledger: Ledger,
     pub(super) wears: BTreeMap<u32, (Wear, Chosen)>,
     pub(super) terms: Terms,
@@ -91,6 +95,8 @@ impl World {
             random: 88_172_645_463_325_252,
             held: VecDeque::new(),
             bound,
+            others: VecDeque::new(),
+            draws: 0,
             ledger: Ledger::new(0x1234_5678_9abc),
             wears: BTreeMap::new(),
             terms: terms(0),
@@ -323,6 +329,7 @@ impl Regions for World {
     }
 
     fn draw(&mut self, region: &mut Region) -> Result<Draw, String> {
+        self.draws += 1;
         let record = record_of(region.0 << 8);
         let (wear, chosen) = self.wears.entry(record).or_default();
         let chosen = wear.has_chosen().then_some(chosen);
@@ -388,6 +395,14 @@ impl Regions for World {
             values.late |= values.live != 0 || kept;
             self.count(record);
         }
+    }
+
+    fn make_room(&mut self) -> bool {
+        if !self.free.is_empty() {
+            return false;
+        }
+        let freed = self.others.pop_front();
+        freed.map(|index| self.free(index)).is_some()
     }
 }
 
