@@ -72,6 +72,9 @@ pub struct Segment {
     pub len: usize,
 }
 
+/// Pages that are unpinned between two points at which another task may run.
+const UNPINNED: usize = 512;
+
 /// Origin of the pages, which decides how they are released.
 pub(super) enum Source {
     /// Pinned one by one; marked dirty at the unpin if `dirty` is set.
@@ -79,8 +82,8 @@ pub(super) enum Source {
         dirty: bool,
         /// The DAX devices of the pages, each once.
         devices: KVec<Device>,
-        /// Number of the last page's block of [`sys::KF_PAGES_OF_ONE_DEVICE`] pages, whose device is
-        /// held.
+        /// Address of the first descriptor of the last page's block of
+        /// [`sys::KF_PAGES_OF_ONE_DEVICE`] pages, whose device is held.
         block: usize,
     },
     /// Owned pages.
@@ -177,81 +180,111 @@ pub(super) struct Pages {
     pub(super) source: Source,
 }
 
+/// Returns whether page `next` follows page `page` in memory. On x86-64 the descriptors of all pages are
+/// one array.
+#[inline]
+fn follows(page: *mut bindings::page, next: *mut bindings::page) -> bool {
+    page.wrapping_add(1) == next
+}
+
 impl Pages {
-    /// Appends a page. On failure the caller still owns the page.
-    fn push(&mut self, page: NonNull<bindings::page>) -> Result {
+    /// Allocates capacity for `count` more runs.
+    fn reserve(&mut self, count: usize) -> Result {
+        // A program's size decides the length, so a failed allocation is not logged.
+        let flags = GFP_KERNEL_ACCOUNT | __GFP_NOWARN;
+        Ok(self.runs.reserve(count, flags)?)
+    }
+
+    /// Appends a page. The caller has reserved capacity for a run.
+    #[inline]
+    fn append(&mut self, page: NonNull<bindings::page>) {
+        let before = self.count;
+        self.count += 1;
         if let Some(last) = self.runs.last_mut() {
-            // SAFETY: Both are pages of the kernel's memory map.
-            let (a, b) = unsafe {
-                (
-                    sys::kf_page_to_pfn(last.page.as_ptr()),
-                    sys::kf_page_to_pfn(page.as_ptr()),
-                )
-            };
-            if a + last.pages == b {
+            if last.page.as_ptr().wrapping_add(last.pages) == page.as_ptr() {
                 last.pages += 1;
-                self.count += 1;
-                return Ok(());
+                return;
             }
         }
         let run = Run {
             page,
             pages: 1,
-            before: self.count,
+            before,
         };
-        // A program's size decides the length, so a failed allocation is not logged.
-        self.runs.push(run, GFP_KERNEL_ACCOUNT | __GFP_NOWARN)?;
-        self.count += 1;
+        // Cannot fail: the caller has reserved capacity.
+        let _ = self.runs.push_within_capacity(run);
+    }
+
+    /// Appends a page. On failure the caller still owns the page.
+    fn push(&mut self, page: NonNull<bindings::page>) -> Result {
+        self.reserve(1)?;
+        self.append(page);
         Ok(())
     }
-}
 
-impl Pages {
-    /// Appends a page that was pinned just now, and takes over its pin. The pin is released on failure,
-    /// unless the page's device is being removed.
+    /// Appends pages that were pinned just now, and takes over their pins. If this fails, the pins of
+    /// the pages that are not appended are released, except those of a device that is being removed.
     ///
     /// # Errors
     ///
     /// - `ENODEV` if the device is being removed. Removals do not wait for pins.
-    pub(super) fn push_pinned(&mut self, page: NonNull<bindings::page>) -> Result {
-        // SAFETY: A page of the kernel's memory map, whose descriptor is not accessed.
-        let pfn = unsafe { sys::kf_page_to_pfn(page.as_ptr()) };
-        // CAST: A small constant.
-        let block = pfn / sys::KF_PAGES_OF_ONE_DEVICE as usize;
-        let mut device = None;
-        if !matches!(self.source, Source::Pinned { block: last, .. } if last == block) {
-            device = Device::of(page)?;
+    pub(super) fn push_pinned(&mut self, batch: &[*mut bindings::page]) -> Result {
+        let begins = |pair: &&[*mut bindings::page]| match pair {
+            [page, next] => !follows(*page, *next),
+            _ => false,
+        };
+        let mut result = self.reserve(1 + batch.windows(2).filter(begins).count());
+        for page in batch {
+            let Some(page) = NonNull::new(*page) else {
+                result = result.and(Err(EFAULT));
+                continue;
+            };
+            let held = self.hold(page);
+            if held.is_ok() && result.is_ok() {
+                self.append(page);
+                continue;
+            }
+            let removed = matches!(held, Err((_, None)));
+            if !removed {
+                // SAFETY: The page is pinned, and `self` has not taken over its pin. `held` or `self`
+                // holds its device, if it has one.
+                unsafe { sys::kf_unpin_range(page.as_ptr(), 1, false) };
+            }
+            result = result.and(held.map_err(|(e, _)| e));
         }
-        let pushed = self.keep(&mut device, block).and_then(|()| self.push(page));
-        if pushed.is_err() {
-            // SAFETY: The page is pinned, and `self` has not taken over its pin. `device` or `self` holds
-            // its device, if it has one.
-            unsafe { sys::kf_unpin_range(page.as_ptr(), 1, false) };
-        }
-        pushed
+        result
     }
 
-    /// Takes `device` over, unless it is held already. It is that of the pages of `block`, if they have
-    /// one.
-    fn keep(&mut self, device: &mut Option<Device>, block: usize) -> Result {
-        let Source::Pinned {
-            devices,
-            block: last,
-            ..
-        } = &mut self.source
-        else {
+    /// Holds the device of a page that was pinned just now, if it has one.
+    ///
+    /// # Errors
+    ///
+    /// - `ENODEV` without a device if the device is being removed. The page's descriptor must not be
+    ///   accessed.
+    /// - `ENOMEM`, with the device, if there is no memory to keep it.
+    #[inline]
+    fn hold(&mut self, page: NonNull<bindings::page>) -> Result<(), (Error, Option<Device>)> {
+        const SIZE: usize = size_of::<bindings::page>();
+        // CAST: A small constant.
+        const BLOCK: usize = sys::KF_PAGES_OF_ONE_DEVICE as usize;
+        let Source::Pinned { devices, block, .. } = &mut self.source else {
             return Ok(());
         };
-        if device
-            .as_ref()
-            .is_some_and(|device| !devices.contains(device))
-        {
-            devices.reserve(1, GFP_KERNEL_ACCOUNT)?;
-            if let Some(device) = device.take() {
-                devices.push(device, GFP_KERNEL_ACCOUNT)?;
-            }
+        let at = page.as_ptr().addr();
+        if at.wrapping_sub(*block) < BLOCK * SIZE {
+            return Ok(());
         }
-        *last = block;
+        let device = Device::of(page).map_err(|e| (e, None))?;
+        if let Some(device) = device.filter(|device| !devices.contains(device)) {
+            if devices.reserve(1, GFP_KERNEL_ACCOUNT).is_err() {
+                return Err((ENOMEM, Some(device)));
+            }
+            // Cannot fail: the capacity was reserved above.
+            let _ = devices.push_within_capacity(device);
+        }
+        // SAFETY: A page of the kernel's memory map.
+        let pfn = unsafe { sys::kf_page_to_pfn(page.as_ptr()) };
+        *block = at - (pfn % BLOCK) * SIZE;
         Ok(())
     }
 }
@@ -284,6 +317,10 @@ impl Pages {
     ///
     /// The errors of [`Run::persistence`].
     fn persistence(&self) -> Result<Persistence> {
+        // Without a device, all pinned pages are system RAM.
+        if matches!(&self.source, Source::Pinned { devices, .. } if devices.is_empty()) {
+            return Ok(Persistence::None);
+        }
         let Some((first, rest)) = self.runs.split_first() else {
             return Ok(Persistence::None);
         };
@@ -313,11 +350,16 @@ impl Drop for Pages {
         let runs = self.runs.iter();
         #[cfg(kfabric_seed_bug = "missing-unpin")]
         let runs = runs.skip(1);
+        let mut since = 0;
         for run in runs {
             // SAFETY: By the type invariant the run's pages are pinned, and `self` owns the pins.
             unsafe { sys::kf_unpin_range(run.page.as_ptr(), run.pages, dirty) };
-            // SAFETY: Regions are dropped in process context, which may sleep.
-            unsafe { sys::kf_cond_resched() };
+            since += run.pages;
+            if since >= UNPINNED {
+                since = 0;
+                // SAFETY: Regions are dropped in process context, which may sleep.
+                unsafe { sys::kf_cond_resched() };
+            }
         }
     }
 }

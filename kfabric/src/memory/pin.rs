@@ -5,10 +5,7 @@
 //! [charged](super::charge). This is not a cache: if a process unmaps pinned memory, the old pages
 //! stay pinned until the region is closed.
 
-use core::ptr::{
-    self,
-    NonNull, //
-};
+use core::ptr;
 use kernel::{
     bindings,
     page::{
@@ -47,7 +44,7 @@ fn pin(start: usize, count: usize, writable: bool) -> Result<Pages> {
         source: Source::Pinned {
             dirty: writable,
             devices: KVec::new(),
-            // No block has this number.
+            // No descriptor has this address.
             block: usize::MAX,
         },
     };
@@ -55,7 +52,7 @@ fn pin(start: usize, count: usize, writable: bool) -> Result<Pages> {
     if writable {
         flags |= bindings::FOLL_WRITE;
     }
-    let mut batch = KVec::from_elem(ptr::null_mut::<bindings::page>(), BATCH, GFP_KERNEL_ACCOUNT)?;
+    let mut batch = KVec::from_elem(ptr::null_mut(), BATCH.min(count), GFP_KERNEL_ACCOUNT)?;
     while pages.count < count {
         // SAFETY: The function has no preconditions.
         if unsafe { sys::kf_fatal_signal_pending() } {
@@ -81,15 +78,9 @@ fn pin(start: usize, count: usize, writable: bool) -> Result<Pages> {
                 EFAULT
             });
         }
+        // INVARIANT: The call has just pinned the pages, and `pages` takes over the pins.
         // CAST: `got` is positive, as checked above.
-        let got = &batch[..got as usize];
-        let mut pushed = Ok(());
-        for page in got {
-            // INVARIANT: The call has just pinned the page, and `pages` takes over the pin.
-            let page = NonNull::new(*page).ok_or(EFAULT);
-            pushed = pushed.and(page.and_then(|page| pages.push_pinned(page)));
-        }
-        pushed?;
+        pages.push_pinned(&batch[..got as usize])?;
         // SAFETY: This runs in a system call and holds no lock.
         unsafe { sys::kf_cond_resched() };
     }
