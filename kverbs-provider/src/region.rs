@@ -6,10 +6,11 @@
 //! next to nothing and serves endpoints of all groups of the domain. A registered region serves the
 //! endpoints of its own group.
 //!
-//! User memory in more pieces gets a memory region of the device (`ib_reg_user_mr()`), so that any
-//! part is one scatter entry. Kernel memory in more pieces is covered by adjacent fast
-//! registrations; so is user memory, if the driver registers none for the kernel
-//! ([`registers_user`]).
+//! Kernel memory in more pieces is covered by adjacent fast registrations, each of which is a scatter
+//! entry. So is user memory that few of them cover, because the region's pages are pinned already.
+//! Longer user memory gets one memory region of the device (`ib_reg_user_mr()`), which pins the pages
+//! again, so that any part is one scatter entry. If the driver registers no user memory for the kernel
+//! ([`registers_user`]), fast registrations cover that, too.
 
 use core::any::Any;
 use kernel::{
@@ -205,16 +206,14 @@ impl Region {
         }
         .sink(needs);
         if mem.user().is_none() || !registers_user(ib) {
-            let (mut all, mut pieces) = (KVec::new(), KVec::new());
-            let covered = Self::cover(live, group, mem, access, &mut all, &mut pieces);
-            let hold = Hold::Fast(all);
-            return match covered {
-                Ok(()) => Ok((hold, pieces)),
-                Err(e) => {
-                    hold.end(mem);
-                    Err(e)
-                }
-            };
+            return Self::covered(live, group, mem, access);
+        }
+        let fast = group.fast_pages() as usize * pieces as usize;
+        if mem.page_count() <= fast && !ib.is_iwarp() {
+            // On failure, the device registers the memory itself, which needs less of a user's share.
+            if let Ok(made) = Self::covered(live, group, mem, access) {
+                return Ok(made);
+            }
         }
         let mut pieces = KVec::with_capacity(1, GFP_KERNEL_ACCOUNT)?;
         let addr = hidden_addr(group, mem, 0);
@@ -246,6 +245,25 @@ impl Region {
         Ok(pieces)
     }
 
+    /// Covers memory with fast registrations. The errors are those of [`Region::cover`].
+    fn covered(
+        live: &Live<'_>,
+        group: &Group,
+        mem: &Arc<Memory>,
+        access: Access,
+    ) -> Result<(Hold, KVec<Piece>)> {
+        let (mut all, mut pieces) = (KVec::new(), KVec::new());
+        let covered = Self::cover(live, group, mem, access, &mut all, &mut pieces);
+        let hold = Hold::Fast(all);
+        match covered {
+            Ok(()) => Ok((hold, pieces)),
+            Err(e) => {
+                hold.end(mem);
+                Err(e)
+            }
+        }
+    }
+
     /// Covers memory with fast registrations, which it adds to `all`. For a program's memory, each is
     /// charged.
     ///
@@ -263,7 +281,10 @@ impl Region {
         all: &mut KVec<(Mr, Option<SgList>)>,
         pieces: &mut KVec<Piece>,
     ) -> Result {
-        let pages = group.fast_pages();
+        let pages = match u32::try_from(mem.page_count()) {
+            Ok(all) => group.fast_pages().min(all),
+            Err(_) => group.fast_pages(),
+        };
         if pages == 0 {
             return Err(EMSGSIZE);
         }
@@ -284,11 +305,12 @@ impl Region {
             let mut mr = Mr::fast(live, &pd, pages)?;
             mr.keep_charge(charge);
             let count = mem.segment_count(start, len);
-            let list = SgList::new(group.device().ib(), count)?;
+            let list = group.own_lists();
+            let list = list.then(|| SgList::new(group.device().ib(), count));
             let addr = hidden_addr(group, mem, start);
             let mut part = [Registration {
                 mr,
-                list: Some(list),
+                list: list.transpose()?,
                 mem,
                 window: Window {
                     offset: start,
