@@ -6,7 +6,7 @@ use super::devices::{scattered, PAGE};
 use super::key_policy::Parameter;
 use crate::buf::Buf;
 use crate::harness::guest::{load, unload};
-use crate::harness::{Ctx, Test, NETNS};
+use crate::harness::{skip, Ctx, Test, LONG as LONG_RUN, NETNS};
 use crate::pair::{Side, LOCAL, REMOTE};
 use crate::profile::{self, Fake};
 use crate::sys;
@@ -35,6 +35,15 @@ pub const TESTS: &[Test] = &[
     )
     .seconds(120)
     .on(NETNS),
+    Test::pair(
+        "devices.p04_list_of_4096_kept_regions_refuses_soon_and_serves_after_the_rest",
+        |c| match sys::slowness() {
+            1 => alone(c, full_list),
+            _ => skip("a million keys take too long here"),
+        },
+    )
+    .seconds(120)
+    .on(LONG_RUN),
 ];
 
 /// Runs a test on node 1.
@@ -314,5 +323,109 @@ fn small_and_large(ctx: &mut Ctx) -> Result<()> {
         drop((mixed, rest, fake));
         result.with_context(|| order.to_owned())?;
     }
+    Ok(())
+}
+
+/// Slots that assign keys by one call.
+const BATCH: usize = 64;
+
+/// Keys of [`BATCH`] slots, assigned and revoked together.
+struct Batches {
+    side: Side,
+    slots: Vec<u64>,
+    entries: Vec<KeyEntry>,
+    _buf: Buf,
+}
+
+impl Batches {
+    fn new(ctx: &Ctx) -> Result<Self> {
+        let side = Side::open(ctx)?;
+        let buf = Buf::new(PAGE as usize)?;
+        let region = side.reg(&buf, LOCAL | REMOTE)?.handle;
+        let slots = side.dev.key_alloc(region, BATCH as u32)?;
+        let entry = |slot: &u64| KeyEntry {
+            slot: *slot,
+            length: PAGE,
+            access: KFI_REMOTE_READ,
+            ..Default::default()
+        };
+        Ok(Self {
+            entries: slots.iter().map(entry).collect(),
+            side,
+            slots,
+            _buf: buf,
+        })
+    }
+
+    /// Assigns and revokes keys. Returns their values, and the errno of the next one or 0.
+    fn keys(&mut self) -> Result<(Vec<u64>, i32)> {
+        let (done, errno) = match self.side.dev.key_assign_many(&mut self.entries) {
+            Ok(done) => done,
+            Err(e) => (0, e.errno.0),
+        };
+        self.side.dev.key_revoke_slots(&self.slots)?;
+        let keys = self.entries[..done].iter().map(|entry| entry.key);
+        Ok((keys.collect(), errno))
+    }
+}
+
+/// P4: a group on a device that always returns the last freed region fills its list of kept regions: 4096,
+/// each with 194 values at least. Then an assignment is refused, soon, until the values have rested.
+fn full_list(ctx: &mut Ctx) -> Result<()> {
+    /// Bits of an index, more than the list has regions.
+    const BITS: u32 = 13;
+    const KEPT: i64 = 4096;
+    unload("kverbs")?;
+    load("kverbs")?;
+    let fake = Fake::with(profile::find("mlx5")?)?;
+    fake.set(&format!("index_bits={BITS} order=lifo"))?;
+    let rest = Parameter::set(REST, "3600")?;
+    let before = fake.regions()?;
+    let mut batches = Batches::new(ctx)?;
+    let mut had = vec![false; 1 << (BITS + 8)];
+    let (mut count, start) = (0, Instant::now());
+    let errno = loop {
+        let (keys, errno) = batches.keys()?;
+        for key in keys {
+            let had = usize::try_from(key).ok().and_then(|key| had.get_mut(key));
+            let had = had.with_context(|| format!("{key:#x} has a large index"))?;
+            ensure!(!std::mem::replace(had, true), "{key:#x} came twice");
+            count += 1;
+        }
+        if errno != 0 {
+            break errno;
+        }
+    };
+    let kept = fake.regions()? - before;
+    eprintln!(
+        "{count} keys in {:.1} s, {kept} regions",
+        start.elapsed().as_secs_f64()
+    );
+    ensure!(errno == libc::ENOSPC, "errno {errno}");
+    ensure!(count >= KEPT * 194, "{count} keys");
+    let most = KEPT + BATCH as i64;
+    ensure!((KEPT..=most).contains(&kept), "{kept} regions");
+    let start = Instant::now();
+    let again = batches
+        .side
+        .dev
+        .key_assign(batches.slots[0], 0, PAGE, REMOTE);
+    let took = start.elapsed();
+    eprintln!("a refusal took {took:.1?}");
+    let errno = again.err().map(|e| e.errno.0);
+    ensure!(errno == Some(libc::ENOSPC), "then {errno:?}");
+    ensure!(took < Duration::from_secs(1), "a refusal took {took:?}");
+    drop(rest);
+    let rest = Parameter::set(REST, "0")?;
+    for number in 0..1000 {
+        let (keys, errno) = batches.keys()?;
+        ensure!(
+            keys.len() == BATCH,
+            "after the rest, errno {errno} in batch {number}"
+        );
+    }
+    let kept = fake.regions()? - before;
+    ensure!(kept <= most, "{kept} regions after the rest");
+    drop((batches, rest, fake));
     Ok(())
 }
