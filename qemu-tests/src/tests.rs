@@ -21,6 +21,7 @@ pub mod authd_busy;
 pub mod authd_recipe;
 pub mod authd_unknown;
 pub mod blk;
+pub mod blk_again;
 pub mod blk_auth;
 pub mod blk_break;
 pub mod blk_device;
@@ -207,6 +208,7 @@ pub fn all() -> Vec<Test> {
         blk_pmem::TESTS,
         blk_poison::TESTS,
         blk_share::TESTS,
+        blk_again::TESTS,
         blk_eadr::TESTS,
         blk_events::TESTS,
         blk_famine::TESTS,

@@ -231,7 +231,7 @@ pub(super) fn with(
 }
 
 /// Returns the number of commits of the disk.
-fn count() -> Result<u64> {
+pub(super) fn count() -> Result<u64> {
     let text = show("disks", NAME, "statistics")?;
     let total = text.lines().next().context("no statistics")?;
     let mut words = total.split_whitespace().skip_while(|of| *of != "commits");
