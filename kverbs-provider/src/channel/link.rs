@@ -544,7 +544,6 @@ impl<H: Owner> Channel<H> {
         }
         Ok(match serving.turn(self)? {
             Left::Nothing => {
-                #[cfg(not(kfabric_seed_bug = "pmem-early-answer"))]
                 serving.answer(self)?;
                 Turn::Over
             }

@@ -133,9 +133,6 @@ impl Serving {
             }
             persist::resched();
         }
-        // A bug, for a test of the tests: the answer comes before the fence.
-        #[cfg(kfabric_seed_bug = "pmem-early-answer")]
-        self.answer(channel)?;
         Ok(Left::Nothing)
     }
 
