@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! Failures in tasks that work for a connection in the background. [`durable`] has those for durable writes.
+//! Failures in tasks that work for a connection in the background. [`durable`] has those for durable writes and commits.
 //!
 //! A connect returns at once; the connection manager's and the provider's workers go on. Here one
 //! step fails in any task, at one place after the other, while two endpoints connect. In every case
@@ -57,17 +57,32 @@ pub const CASES: &[Background] = &[
     Background {
         name: "background.durable.device",
         kind: Kind::Device,
-        sweep: durable::sweep,
+        sweep: durable::sweep_write,
     },
     Background {
         name: "background.durable.slab",
         kind: Kind::Slab,
-        sweep: durable::sweep,
+        sweep: durable::sweep_write,
     },
     Background {
         name: "background.durable.page",
         kind: Kind::Page,
-        sweep: durable::sweep,
+        sweep: durable::sweep_write,
+    },
+    Background {
+        name: "background.commit.device",
+        kind: Kind::Device,
+        sweep: durable::sweep_commit,
+    },
+    Background {
+        name: "background.commit.slab",
+        kind: Kind::Slab,
+        sweep: durable::sweep_commit,
+    },
+    Background {
+        name: "background.commit.page",
+        kind: Kind::Page,
+        sweep: durable::sweep_commit,
     },
     Background {
         name: "background.listen.device",

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! Failures while a durable write opens its channel and is committed.
+//! Failures while a durable write, or a write and a commit, opens its channel and is committed.
 //!
 //! Both ends are in one process, so one sweep covers the initiator's steps and the target's: the opening
 //! of the channel, the commit, the answer, and the completion data. Each write must end with a documented
@@ -29,6 +29,16 @@ const DATA: u64 = 5;
 /// Contexts of operations.
 const WRITE: u64 = 1;
 const RECEIVE: u64 = 2;
+const PLAIN: u64 = 3;
+
+/// How bytes are made durable.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Form {
+    /// By a durable write.
+    Write,
+    /// By a plain write and a commit of its range.
+    Commit,
+}
 
 /// Errnos of a durable write for which docs/design/pmem.md gives a reason that a failure explains, and
 /// after which the connection stays.
@@ -79,8 +89,30 @@ fn memory(lab: &Lab, from: &Map, there: &Map) -> Result<Memory> {
     })
 }
 
-/// Sweeps one kind.
-pub(super) fn sweep(
+/// Sweeps one kind of failures of a durable write.
+pub(super) fn sweep_write(
+    kind: Kind,
+    env: &Env,
+    knobs: &Knobs,
+    quick: bool,
+    row: &mut Row,
+) -> Result<()> {
+    sweep(Form::Write, kind, env, knobs, quick, row)
+}
+
+/// Sweeps one kind of failures of a commit.
+pub(super) fn sweep_commit(
+    kind: Kind,
+    env: &Env,
+    knobs: &Knobs,
+    quick: bool,
+    row: &mut Row,
+) -> Result<()> {
+    sweep(Form::Commit, kind, env, knobs, quick, row)
+}
+
+fn sweep(
+    form: Form,
     kind: Kind,
     env: &Env,
     knobs: &Knobs,
@@ -103,7 +135,7 @@ pub(super) fn sweep(
         ensure!(lab.dev.submit(link.server, &[receive])? == (1, 0));
         there.write(0, &vec![0; LEN as usize]);
         everywhere.arm(nth)?;
-        let end = write(&lab, &link, &memory, true).with_context(at)?;
+        let end = write(&lab, &link, &memory, form, true).with_context(at)?;
         let happened = everywhere.disarm()?;
         // The device has refused the write itself: the endpoint acts as not connected.
         let unposted = kind == Kind::Device && end == Some(Errno(libc::ENOTCONN));
@@ -167,13 +199,13 @@ pub(super) fn sweep_listener(
                 memory(&lab, &from, &there).with_context(at)?
             }
         };
-        match write(&lab, &link, &got, false).with_context(at)? {
+        match write(&lab, &link, &got, Form::Write, false).with_context(at)? {
             None => {}
             // As if another service had the port: a later registration listens.
             Some(errno) if kind == Kind::Device && errno.0 == libc::EOPNOTSUPP => {
                 end = Some(errno);
                 let got = memory(&lab, &from, &there)?;
-                let again = write(&lab, &link, &got, false)?;
+                let again = write(&lab, &link, &got, Form::Write, false)?;
                 ensure!(again.is_none(), "{}: again: {again:?}", at());
             }
             Some(errno) => bail!("{}: {end:?}, then {errno}", at()),
@@ -206,33 +238,57 @@ fn leaves(watch: &mut Watch, before: &State) -> Result<()> {
     }
 }
 
-/// Writes durably, with completion data or without. Returns the errno of a failed write, after which no
-/// completion data may have arrived.
-fn write(lab: &Lab, link: &Link, memory: &Memory, data: bool) -> Result<Option<Errno>> {
+/// Makes bytes durable, with completion data or without. Returns the errno of a failed operation, after
+/// which no completion data may have arrived.
+fn write(lab: &Lab, link: &Link, memory: &Memory, form: Form, data: bool) -> Result<Option<Errno>> {
     let (addr, key) = memory.to;
-    let mut write = op::write(WRITE, &[iov(memory.from, 0, LEN)], addr, key);
+    let iovs = [iov(memory.from, 0, LEN)];
+    let (plain, mut asked) = match form {
+        Form::Write => {
+            let write = op::write(WRITE, &iovs, addr, key);
+            (None, with_flags(write, KFI_COMMIT_COMPLETE))
+        }
+        Form::Commit => (
+            Some(op::write(PLAIN, &iovs, addr, key)),
+            op::commit(WRITE, addr, key, LEN),
+        ),
+    };
     if data {
-        write = with_data(write, DATA);
+        asked = with_data(asked, DATA);
     }
-    match lab
-        .dev
-        .submit(link.client, &[with_flags(write, KFI_COMMIT_COMPLETE)])
-    {
-        Ok((1, 0)) => {}
-        Ok((_, err)) => return Ok(Some(Errno(err))),
-        Err(e) => return Ok(Some(e.errno)),
+    let post = |entry| match lab.dev.submit(link.client, &[entry]) {
+        Ok((1, 0)) => None,
+        Ok((_, err)) => Some(Errno(err)),
+        Err(e) => Some(e.errno),
+    };
+    let mut written = plain.is_none();
+    if let Some(refused) = plain.and_then(post) {
+        return Ok(Some(refused));
+    }
+    if let Some(refused) = post(asked) {
+        // The write is over before the caller goes on. An endpoint that acts as not connected ends it.
+        if !written && refused.0 != libc::ENOTCONN {
+            let done = lab.cq.wait(PATIENCE)?;
+            ensure!((done.context, done.err) == (PLAIN, 0), "{done:?}");
+        }
+        return Ok(Some(refused));
     }
     let (mut arrived, mut complete) = (false, false);
-    while !complete || arrived != data {
-        let done = lab.cq.wait(PATIENCE).context("a write that never ends")?;
+    while !complete || !written || arrived != data {
+        let done = lab
+            .cq
+            .wait(PATIENCE)
+            .context("an operation that never ends")?;
         match (done.context, done.err) {
             (RECEIVE, 0) => {
                 ensure!(data && done.data == DATA, "a receive: {done:?}");
                 arrived = true;
             }
+            (PLAIN, 0) => written = true,
             (WRITE, 0) => complete = true,
             (WRITE, err) => {
-                ensure!(!arrived, "data of a write that failed with {err}");
+                ensure!(!arrived, "data of an operation that failed with {err}");
+                ensure!(written, "a commit that ended before its write");
                 return Ok(Some(Errno(err as i32)));
             }
             _ => bail!("the connection has ended: {done:?}"),
@@ -250,7 +306,7 @@ fn stays(lab: &Lab, link: &Link, memory: &Memory) -> Result<()> {
     ensure!((done.context, done.err) == (WRITE, 0), "{done:?}");
     let limit = Instant::now() + PATIENCE;
     loop {
-        match write(lab, link, memory, false)? {
+        match write(lab, link, memory, Form::Write, false)? {
             None => return Ok(()),
             Some(errno) if errno.0 == libc::EAGAIN && Instant::now() < limit => {
                 std::thread::sleep(Duration::from_millis(20));
