@@ -99,9 +99,13 @@ pub(crate) trait Owner: Send + Sync + Sized + 'static {
 /// to it takes `CAP_NET_BIND_SERVICE`.
 const PORT: u16 = 1013;
 
-/// Size of a channel's queue pair: one message in each direction.
+/// One of this many messages has a send completion, which costs an interrupt and a worker's run.
+const SENDS: u32 = 8;
+
+/// Size of a channel's queue pair: one message in each direction, and those that the device has sent
+/// without a completion.
 const SIZE: QpSize = QpSize {
-    tx: 1,
+    tx: SENDS,
     rx: 1,
     sge: 1,
     read_sge: 1,

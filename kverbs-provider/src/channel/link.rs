@@ -8,9 +8,12 @@
 //! | events | creates the channel's objects, and ends the channel; may wait for memory |
 //! | its user's ([`User`]) | sends and serves COMMITs; allocates nothing |
 
-use core::sync::atomic::{
-    AtomicBool,
-    Ordering, //
+use core::{
+    mem,
+    sync::atomic::{
+        AtomicBool,
+        Ordering, //
+    }, //
 };
 use kernel::{
     bindings,
@@ -38,6 +41,7 @@ use super::{
     user::User,
     Owner,
     PORT,
+    SENDS,
     SIZE, //
 };
 use crate::{
@@ -128,6 +132,8 @@ struct Ctl<H: Owner> {
     id: Option<CmId<Channel<H>>>,
     qp: Option<QueuePair<Channel<H>>>,
     buf: Option<DmaBuf>,
+    /// Number of sent messages.
+    sends: u32,
     /// The local key for the buffer.
     lkey: u32,
     /// Why the channel has ended, if it has.
@@ -141,8 +147,10 @@ struct Events {
     events: Inbox,
     /// Length of the received message.
     received: Option<u32>,
-    /// The message to send is on the device.
+    /// A message with a send completion is on the device.
     sending: bool,
+    /// A turn waits for the send completion.
+    stalled: bool,
     /// Ticks that the peer has left to open the channel or to answer; 0: none runs.
     patience: u32,
 }
@@ -197,6 +205,7 @@ impl<H: Owner> Channel<H> {
                     id: None,
                     qp: None,
                     buf: None,
+                    sends: 0,
                     lkey: 0,
                     ended: None,
                     failed: false,
@@ -205,6 +214,7 @@ impl<H: Owner> Channel<H> {
                     events: Inbox::new(),
                     received: None,
                     sending: false,
+                    stalled: false,
                     patience: CONNECT_TICKS,
                 }, "kverbs_channel_inbox"),
                 user,
@@ -464,7 +474,12 @@ impl<H: Owner> Channel<H> {
         Ok(())
     }
 
-    /// Sends a message, whose slot is free.
+    /// Sends a message. No message with a send completion is on the device.
+    ///
+    /// A message without one is followed by the peer's, which answers it. So the peer has it when the
+    /// next one takes its place in the buffer. A device that lacks the acknowledgement may send the new bytes
+    /// as a repetition of the old message, which the peer's device acknowledges and drops (IBTA volume 1,
+    /// chapter 9.7: duplicate requests).
     pub(super) fn send(&self, message: &[u8]) -> Result {
         let mut guard = self.ctl.lock();
         let ctl = &mut *guard;
@@ -481,8 +496,10 @@ impl<H: Owner> Channel<H> {
             remote_addr: 0,
             rkey: 0,
         };
-        self.inbox.lock().sending = true;
-        qp.post_send(0, &wr, &[sge], true)
+        ctl.sends = ctl.sends.wrapping_add(1);
+        let signaled = ctl.sends % SENDS == 0;
+        self.inbox.lock().sending = signaled;
+        qp.post_send(0, &wr, &[sge], signaled)
     }
 
     /// Copies the received message to `out` and posts the receive again. Returns the message's
@@ -503,8 +520,11 @@ impl<H: Owner> Channel<H> {
         Ok(Some(len))
     }
 
+    /// Returns whether a message with a send completion is on the device. The completion then asks for a turn.
     fn is_sending(&self) -> bool {
-        self.inbox.lock().sending
+        let mut inbox = self.inbox.lock();
+        inbox.stalled |= inbox.sending;
+        inbox.sending
     }
 
     /// Handles the answer of the target, and sends the next COMMIT.
@@ -599,7 +619,7 @@ impl<H: Owner> Channel<H> {
 
     /// Ends the channel, and fails the writes that wait for it.
     fn over(self: &Arc<Self>, why: Error) {
-        if core::mem::replace(&mut self.ctl.lock().failed, true) {
+        if mem::replace(&mut self.ctl.lock().failed, true) {
             // The flushed receive has scheduled this run. Another channel may have the writes.
             return;
         }
@@ -642,16 +662,18 @@ impl<H: Owner> CmHandler for Channel<H> {
 impl<H: Owner> Completions for Channel<H> {
     fn sent(this: ArcBorrow<'_, Self>, _slot: u32, _last: bool, wc: &Wc) {
         let failed = data::fatal(wc.status);
-        {
+        let stalled = {
             let mut inbox = this.inbox.lock();
             inbox.sending = false;
             if let Some(err) = failed {
                 inbox.events.fail(err, false);
             }
-        }
+            mem::take(&mut inbox.stalled)
+        };
         match failed {
             Some(_) => Self::schedule_events(this),
-            None => Self::schedule(this),
+            None if stalled => Self::schedule(this),
+            None => {}
         }
     }
 
