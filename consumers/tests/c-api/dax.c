@@ -71,8 +71,8 @@ static int reg(struct test *t, struct device *dev, u64 flags, struct kfid_mr **m
 	return kfi_mr_reg_dax(t->st->domain, dev->dax, OFFSET, SIZE, BOTH, flags, mr, NULL);
 }
 
-/* Writes durably by a key. */
-static int write(struct test *t, struct buf *from, u64 addr, u64 key)
+/* write() is durable. */
+static int write_with(struct test *t, struct buf *from, u64 addr, u64 key, u64 flags)
 {
 	struct kvec kv = { from->at, LEN };
 	void *desc = kfi_mr_desc(from->mr);
@@ -87,7 +87,25 @@ static int write(struct test *t, struct buf *from, u64 addr, u64 key)
 		.context = from,
 	};
 
-	return kfi_writemsg(t->a.ep, &msg, KFI_COMMIT_COMPLETE);
+	return kfi_writemsg(t->a.ep, &msg, flags);
+}
+
+static int write(struct test *t, struct buf *from, u64 addr, u64 key)
+{
+	return write_with(t, from, addr, key, KFI_COMMIT_COMPLETE);
+}
+
+/* Commits the range of write_with(). */
+static int commit(struct test *t, void *context, u64 addr, u64 key)
+{
+	struct kfi_rma_iov range = { addr + TARGET, LEN, key };
+	struct kfi_msg_rma msg = {
+		.rma_iov = &range,
+		.rma_iov_count = 1,
+		.context = context,
+	};
+
+	return kfi_commitmsg(t->a.ep, &msg, KFI_COMPLETION);
 }
 
 static void durable(struct test *t)
@@ -114,13 +132,19 @@ static void durable(struct test *t)
 	EXPECT_EQ(t, write(t, from, mr->iova, kfi_mr_key(mr)), 0);
 	completed(t, &t->a, from, KFI_RMA | KFI_WRITE, LEN);
 	EXPECT(t, filled(at, LEN, 3));
+	fill(from->at, LEN, 4);
+	EXPECT_EQ(t, write_with(t, from, mr->iova, kfi_mr_key(mr), KFI_COMPLETION), 0);
+	completed(t, &t->a, from, KFI_RMA | KFI_WRITE, LEN);
+	EXPECT_EQ(t, commit(t, &dev, mr->iova, kfi_mr_key(mr)), 0);
+	completed(t, &t->a, &dev, KFI_RMA | KFI_WRITE, 0);
+	EXPECT(t, filled(at, LEN, 4));
 	/* The consumer's own operations name the memory by address. */
 	EXPECT_EQ(t, kfi_mr_reg_dax(t->st->domain, dev.dax, OFFSET, SIZE, KFI_WRITE, 0, &local, NULL),
 		  0);
 	desc = kfi_mr_desc(local);
 	EXPECT_EQ(t, kfi_write(t->a.ep, at, LEN, desc, 0, to->mr->iova, kfi_mr_key(to->mr), to), 0);
 	completed(t, &t->a, to, KFI_RMA | KFI_WRITE, LEN);
-	EXPECT(t, filled(to->at, LEN, 3));
+	EXPECT(t, filled(to->at, LEN, 4));
 	EXPECT_EQ(t, kfi_close(&local->fid), 0);
 out_mr:
 	EXPECT_EQ(t, kfi_close(&mr->fid), 0);
