@@ -523,7 +523,11 @@ impl<H: Owner> Channel<H> {
     /// Returns whether a message with a send completion is on the device. The completion then asks for a turn.
     fn is_sending(&self) -> bool {
         let mut inbox = self.inbox.lock();
-        inbox.stalled |= inbox.sending;
+        if inbox.sending && !inbox.stalled {
+            // A peer without a receive keeps the message here for ever.
+            inbox.stalled = true;
+            inbox.patience = ANSWER_TICKS;
+        }
         inbox.sending
     }
 
@@ -668,7 +672,11 @@ impl<H: Owner> Completions for Channel<H> {
             if let Some(err) = failed {
                 inbox.events.fail(err, false);
             }
-            mem::take(&mut inbox.stalled)
+            let stalled = mem::take(&mut inbox.stalled);
+            if stalled {
+                inbox.in_time();
+            }
+            stalled
         };
         match failed {
             Some(_) => Self::schedule_events(this),

@@ -2,8 +2,8 @@
 //! A queue pair with a completion queue of its own, and the dispatch of its completions.
 //!
 //! A slot identifies a work request: 0 to `tx` - 1 on the send side, 0 to `rx` - 1 on the receive
-//! side. A send slot may carry several work requests, of which only the last is signaled. The
-//! others complete (as "not last") only if they fail.
+//! side. A send slot may carry several work requests, together or one after the other (channels), of which only
+//! the last is signaled. The others complete (as "not last") only if they fail.
 
 use core::{
     ptr::{

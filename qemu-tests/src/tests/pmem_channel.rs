@@ -10,7 +10,8 @@ use super::pmem::{Device, MAPPED};
 use super::pmem_verbs::persistent;
 use crate::buf::Buf;
 use crate::harness::caps::ARRIVED_WRITES;
-use crate::harness::{Ctx, Test, NETNS};
+use crate::harness::guest::{run, until};
+use crate::harness::{Ctx, Test, LONG as LONG_RUNS, NETNS};
 use crate::op::{self, iov, with_flags};
 use crate::pair::{accept_one, connect_one, Opts, Pair, Remote, Side, LOCAL, LONG, REMOTE};
 use crate::sys::{patience, slowness};
@@ -50,6 +51,17 @@ pub const TESTS: &[Test] = &[
     )
     .seconds(60)
     .on(NETNS),
+    Test::pair("pmem.commit_after_answer_without_receive_is_served", |c| {
+        raw(c, None, late_receives)
+    })
+    .seconds(20)
+    .on(NETNS),
+    Test::pair(
+        "pmem.p10_peer_that_answers_without_receive_cannot_hold_writes",
+        no_receive,
+    )
+    .seconds(180)
+    .on(LONG_RUNS),
     Test::pair(
         "pmem.p10_refusal_for_the_moment_is_not_one_for_ever",
         refusals,
@@ -71,6 +83,9 @@ const PARAM: &str = "1 1 1 6 7 0 -1";
 const ANSWERS: u32 = 4096;
 /// `IBV_WR_SEND`.
 const SEND: u32 = 2;
+/// kverbs waits for the send completion of one message in this many (`SENDS` in
+/// kverbs-provider/src/channel.rs).
+const SENDS: u64 = 8;
 
 /// The raw peer with a connection.
 struct Raw<'a> {
@@ -211,18 +226,41 @@ impl Raw<'_> {
         must(&mut self.peer, &format!("poll 1 {count} {ms}"))
     }
 
-    /// Sends a COMMIT, and checks that its ANSWER has these statuses.
-    fn commit(&mut self, number: u64, ranges: &[Range], statuses: &[Status]) -> Result<()> {
+    /// Sends a COMMIT.
+    fn ask(&mut self, number: u64, ranges: &[Range]) -> Result<()> {
         let mut message = [0; REQUEST_MAX];
         let len = write_request(number, ranges, &mut message);
-        self.send(&message[..len])?;
-        let done = self.poll(2)?;
-        ensure!(done.iter().all(|word| word.starts_with("0:")), "{done:?}");
+        self.send(&message[..len])
+    }
+
+    /// Waits for successful completions of the channel.
+    fn succeed(&mut self, count: usize) -> Result<()> {
+        let done = self.poll(count as u32)?;
+        let good = done.iter().all(|word| word.starts_with("0:"));
+        ensure!(good && done.len() == count, "{done:?}");
+        Ok(())
+    }
+
+    /// Posts a receive for an ANSWER.
+    fn receive(&mut self) -> Result<()> {
+        must(&mut self.peer, &format!("recv 1 256 {ANSWERS}")).map(drop)
+    }
+
+    /// Checks that the last ANSWER has this number and these statuses.
+    fn answered(&mut self, number: u64, statuses: &[Status]) -> Result<()> {
         let mut answer = [0; ANSWER_MAX];
         let len = write_answer(number, statuses, &mut answer);
         let found = must(&mut self.peer, &format!("find {}", hex(&answer[..len])))?;
         ensure!(found[0] != "0", "another answer to {number}");
-        must(&mut self.peer, &format!("recv 1 256 {ANSWERS}")).map(drop)
+        Ok(())
+    }
+
+    /// Sends a COMMIT, and checks that its ANSWER has these statuses.
+    fn commit(&mut self, number: u64, ranges: &[Range], statuses: &[Status]) -> Result<()> {
+        self.ask(number, ranges)?;
+        self.succeed(2)?;
+        self.answered(number, statuses)?;
+        self.receive()
     }
 }
 
@@ -338,6 +376,141 @@ fn no_secret(raw: &mut Raw<'_>) -> Result<()> {
     }
     ensure!(raw.channel(&ends)?, "the target has refused its peer");
     Ok(())
+}
+
+/// The peer sends the next COMMIT before it can receive the ANSWER to the last one. If the target waits for
+/// the send completion of this ANSWER, it serves the COMMIT afterwards.
+fn late_receives(raw: &mut Raw<'_>) -> Result<()> {
+    let to = raw.to;
+    let whole = Range {
+        key: to.key,
+        addr: to.addr,
+        len: WINDOW as u64,
+    };
+    let ends = raw.ends;
+    ensure!(raw.channel(&ends)?, "the target has refused its peer");
+    // The receive for the first ANSWER is posted. So later pairs begin with an even number.
+    raw.ask(1, &[whole])?;
+    raw.succeed(2)?;
+    for first in (2..=SENDS).step_by(2) {
+        raw.ask(first, &[whole])?;
+        raw.succeed(1)?;
+        raw.ask(first + 1, &[whole])?;
+        raw.succeed(1)?;
+        for _ in 0..2 {
+            raw.receive()?;
+            raw.succeed(1)?;
+        }
+        raw.answered(first + 1, &[Status::Durable])?;
+    }
+    Ok(())
+}
+
+/// A target that answers a COMMIT without a receive for it, so that the initiator's device repeats the
+/// message. The next durable write ends with `ETIMEDOUT`: the device's retries end (rxe), or the time for
+/// the send completion.
+fn no_receive(ctx: &mut Ctx) -> Result<()> {
+    if ctx.first() {
+        let mut peer = Peer::start(slowness())?;
+        let ms = 60_000 * slowness();
+        let address = ctx.env.addr;
+        let port: u16 = must(&mut peer, &format!("listen 0 {address}"))?[0].parse()?;
+        must(&mut peer, &format!("listen 1 {address} {PORT}"))?;
+        ctx.ctl.send(&port)?;
+        must(&mut peer, &format!("take 0 2 {ms}"))?;
+        let (qp, theirs) = accept(&mut peer, 2, |_| "00".into())?;
+        let at = must(&mut peer, "mem")?;
+        let remote = Remote {
+            addr: at[0].parse()?,
+            key: at[1].parse()?,
+            len: at[2].parse()?,
+        };
+        ctx.ctl.send(&remote)?;
+        ctx.barrier("write")?;
+        must(&mut peer, &format!("take 1 3 {ms}"))?;
+        let ends = Ends {
+            initiator: theirs,
+            target: qp,
+            secret: 0,
+        };
+        let welcome = |channel| hex(&Hello::welcome(&ends, channel, |_| Mac::default()).write());
+        accept(&mut peer, 3, welcome)?;
+        // How often the device has refused a message because there is no receive.
+        let link = format!("{}/1", ctx.env.dev);
+        let refusals = || -> Result<u64> {
+            let text = run("rdma", &["statistic", "show", "link", &link])?;
+            let mut words = text.split_whitespace();
+            words.find(|word| *word == "send_rnr_err");
+            Ok(words.next().context("no counter")?.parse()?)
+        };
+        for number in 1..=SENDS {
+            let before = refusals()?;
+            if number > 1 {
+                ctx.barrier("write")?;
+            }
+            if number < SENDS {
+                let done = must(&mut peer, &format!("poll 3 1 {ms}"))?;
+                ensure!(done.len() == 1 && done[0].starts_with("0:"), "{done:?}");
+            } else {
+                // The message is on its way.
+                until(
+                    "a COMMIT without a receive",
+                    Duration::from_secs(30),
+                    || Ok((refusals()? != before).then_some(())),
+                )?;
+            }
+            if number + 1 < SENDS {
+                must(&mut peer, &format!("recv 3 1024 {ANSWERS}"))?;
+            }
+            let mut answer = [0; ANSWER_MAX];
+            let len = write_answer(number, &[Status::Durable], &mut answer);
+            must(&mut peer, &format!("put {}", hex(&answer[..len])))?;
+            must(&mut peer, &format!("post 3 {SEND} {len} 0 0 0 0"))?;
+            must(&mut peer, &format!("poll 3 1 {ms}"))?;
+        }
+        return ctx.barrier("end");
+    }
+    let side = Side::open(ctx)?;
+    let buf = Buf::new(4096)?;
+    let region = side.reg(&buf, LOCAL)?.handle;
+    let cq = side.cq(0, 0)?;
+    let port: u16 = ctx.ctl.recv()?;
+    let ep = connect_one(&side, &Opts::default(), &cq, ctx.env.peer_at(port))?.handle;
+    let to: Remote = ctx.ctl.recv()?;
+    // Behind the place of the raw peer's messages.
+    let plain = op::write(1, &[iov(region, 0, 8)], to.addr + 65536, to.key);
+    let durable = with_flags(plain, KFI_COMMIT_COMPLETE);
+    let end_of = |entry| -> Result<u32> {
+        ensure!(side.dev.submit(ep, &[entry])? == (1, 0));
+        Ok(cq.wait(patience(Duration::from_secs(150)))?.err)
+    };
+    for _ in 1..=SENDS {
+        ctx.barrier("write")?;
+        ensure!(end_of(durable)? == 0);
+    }
+    let err = end_of(durable)?;
+    ensure!(err == libc::ETIMEDOUT as u32, "errno {err}");
+    ensure!(end_of(plain)? == 0, "the connection has ended");
+    ctx.barrier("end")
+}
+
+/// Accepts the request in a slot of the raw peer. `data` returns the private data for the number of the queue
+/// pair. Posts a receive. Returns both ends, the peer's first.
+fn accept(peer: &mut Peer, slot: u32, data: impl FnOnce(u32) -> String) -> Result<(End, End)> {
+    let qp: u32 = must(peer, &format!("qp {slot}"))?[0].parse()?;
+    let agreed = must(peer, &format!("rts {slot}"))?;
+    must(peer, &format!("recv {slot} 1024 {ANSWERS}"))?;
+    let data = data(qp);
+    must(peer, &format!("accept {slot} {PARAM} {data}"))?;
+    let own = End {
+        qp,
+        psn: agreed[2].parse()?,
+    };
+    let theirs = End {
+        qp: agreed[0].parse()?,
+        psn: agreed[1].parse()?,
+    };
+    Ok((own, theirs))
 }
 
 /// Connections with a stream of COMMITs.
