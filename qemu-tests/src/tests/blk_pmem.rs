@@ -14,7 +14,7 @@ use crate::disk::{
     connect, disconnect, disconnect_used, fill, is_filled, kfi, offer, show, store, wait_state,
     write_filled, Backing, Disk, Loaded, Mounted, MIB, NAME, PORT,
 };
-use crate::harness::guest::until;
+use crate::harness::guest::{run, until};
 use crate::harness::{Ctx, Test, NETNS, SHM, TWO, WRONG_DATA};
 use crate::pair::WAIT;
 use crate::sys::Map;
@@ -604,6 +604,25 @@ fn queues(ctx: &mut Ctx) -> Result<()> {
     )
 }
 
+/// Calls `f` with the path of a device of the device mapper over the device at `lower`.
+fn stacked(lower: &Path, f: impl FnOnce(&Path) -> Result<()>) -> Result<()> {
+    const NAME: &str = "kfi-over-pmem";
+    run("modprobe", &["dm-mod"])?;
+    let table = format!("0 2048 linear {} 0", lower.display());
+    let dm = |args: &[&str]| run("dmsetup", args);
+    dm(&["create", "--noudevsync", NAME, "--table", &table])?;
+    let result = (|| {
+        let name = dm(&["info", "-c", "--noheadings", "-o", "blkdevname", NAME])?;
+        let path = Path::new("/dev").join(name.trim());
+        until("the device's file", Duration::from_secs(10), || {
+            Ok(path.exists().then_some(()))
+        })?;
+        f(&path)
+    })();
+    dm(&["remove", "--noudevsync", "--retry", NAME])?;
+    result
+}
+
 fn refusals(ctx: &mut Ctx) -> Result<()> {
     let loaded = Loaded::new(ctx)?;
     if ctx.first() {
@@ -634,6 +653,7 @@ fn refusals(ctx: &mut Ctx) -> Result<()> {
                 .open(nvdimm.path())?;
             fails(&nvdimm.path(), libc::EBUSY)?;
         }
+        stacked(&nvdimm.path(), |path| fails(path, libc::EOPNOTSUPP))?;
         ensure!(kfi(&["list"])?.is_empty());
         export(ctx, &nvdimm.path())?;
         let shown = kfi(&["list"])?;
