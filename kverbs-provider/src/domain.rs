@@ -156,8 +156,8 @@ impl DomainOps for Domain {
         Some(self.lent_max)
     }
 
-    fn region_slots(&self) -> u64 {
-        1
+    fn region_slots(&self, mem: &Memory) -> u64 {
+        Region::slots(&self.group, mem)
     }
 
     fn register(

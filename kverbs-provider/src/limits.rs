@@ -13,9 +13,10 @@ pub(crate) const MAX_RX: u32 = 4096;
 pub(crate) const MAX_MSG: u64 = 1 << 31;
 /// Maximum scatter entries of one operation.
 pub(crate) const IOV_LIMIT: u32 = kfabric::uapi::KFI_IOV_MAX as u32;
-/// Maximum contiguous pieces of a region that is mapped piece by piece. A region with more pieces
-/// gets a memory region of its own, so that an operation always fits one work request. On irdma it gets
-/// registrations of 1 MiB ([`USER_PIECES`]), and a long message does not fit (docs/devices.md). A device with fewer scatter entries has fewer pieces.
+/// Maximum contiguous pieces of a region that is mapped piece by piece, or covered by as many fast
+/// registrations. A region with more gets one memory region of the device, so that an operation always fits one
+/// work request. On irdma it gets registrations of 1 MiB ([`USER_PIECES`]), and a long message does not fit
+/// (docs/devices.md). A device with fewer scatter entries has fewer pieces.
 pub(crate) const PIECES: u32 = 4;
 /// Maximum pages of one fast registration: the reserve of a key slot costs memory.
 pub(crate) const FAST_PAGES: u32 = 256;

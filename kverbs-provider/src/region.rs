@@ -24,7 +24,10 @@ use kernel::{
 
 use crate::{
     ib::{
-        device::Live,
+        device::{
+            Device,
+            Live, //
+        },
         dma::{
             DmaMap,
             SgList, //
@@ -138,6 +141,11 @@ impl Resource for Inner {
     }
 }
 
+/// Returns how many scatter entries a part of a region may take.
+fn most_pieces(ib: &Device) -> u32 {
+    (ib.max_sge() / IOV_LIMIT).clamp(1, PIECES)
+}
+
 /// A region of memory, mapped or registered for local use.
 pub(crate) struct Region {
     group: Arc<Group>,
@@ -186,12 +194,26 @@ impl Region {
         made
     }
 
+    /// Returns how many memory regions of the device a region of a program's memory takes at most.
+    pub(crate) fn slots(group: &Group, mem: &Memory) -> u64 {
+        let ib = group.device().ib();
+        let pieces = most_pieces(ib) as usize;
+        let fast = group.fast_pages().max(1) as usize;
+        let count = mem.page_count().div_ceil(fast);
+        let covered = count <= pieces && !ib.is_iwarp() || !registers_user(ib);
+        match covered && mem.segment_count(0, mem.len()) > pieces {
+            // CAST: A `u64` has as many bits.
+            true => count as u64,
+            false => 1,
+        }
+    }
+
     fn hold(live: &Live<'_>, group: &Group, mem: &Arc<Memory>) -> Result<(Hold, KVec<Piece>)> {
         let ib = group.device().ib();
         // The request of an iWARP read tells the peer the key of the memory that receives the answer.
         // That must not be the protection domain's, which covers all memory.
         let needs = ib.sinks_need_rights();
-        let pieces = (ib.max_sge() / IOV_LIMIT).clamp(1, PIECES);
+        let pieces = most_pieces(ib);
         if mem.segment_count(0, mem.len()) <= pieces as usize && !ib.is_iwarp() {
             // A mapping that the device cannot make in one piece has to be registered.
             if let Ok(map) = DmaMap::new(live, ib, mem) {

@@ -153,6 +153,9 @@ struct Events {
     stalled: bool,
     /// Ticks that the peer has left to open the channel or to answer; 0: none runs.
     patience: u32,
+    /// Ticks that the initiator's device has left for the send completion; 0: none runs. A peer without
+    /// a receive keeps the message there, whether it answers or not.
+    drain: u32,
 }
 
 impl Events {
@@ -216,6 +219,7 @@ impl<H: Owner> Channel<H> {
                     sending: false,
                     stalled: false,
                     patience: CONNECT_TICKS,
+                    drain: 0,
                 }, "kverbs_channel_inbox"),
                 user,
                 place: Place::new(),
@@ -343,13 +347,16 @@ impl<H: Owner> Channel<H> {
         work::flush::<_, 0>(self);
     }
 
-    /// Counts a tick of the peer's time.
+    /// Counts a tick of the peer's and of the device's time.
     pub(super) fn tick(this: &Arc<Self>) {
         {
             let mut inbox = this.inbox.lock();
-            let counted = inbox.patience;
-            inbox.patience = counted.saturating_sub(1);
-            if counted != 1 {
+            // An answer may take the event back, but does not end the wait for the send completion. So the
+            // last tick of that wait comes again.
+            let late = inbox.patience == 1 || inbox.drain == 1;
+            inbox.patience = inbox.patience.saturating_sub(1);
+            inbox.drain = inbox.drain.saturating_sub(1).max(u32::from(inbox.drain == 1));
+            if !late {
                 return;
             }
             inbox.events.late();
@@ -498,7 +505,13 @@ impl<H: Owner> Channel<H> {
         };
         ctl.sends = ctl.sends.wrapping_add(1);
         let signaled = ctl.sends % SENDS == 0;
-        self.inbox.lock().sending = signaled;
+        {
+            let mut inbox = self.inbox.lock();
+            inbox.sending = signaled;
+            if signaled && self.side == Side::Initiator {
+                inbox.drain = ANSWER_TICKS;
+            }
+        }
         qp.post_send(0, &wr, &[sge], signaled)
     }
 
@@ -523,11 +536,7 @@ impl<H: Owner> Channel<H> {
     /// Returns whether a message with a send completion is on the device. The completion then asks for a turn.
     fn is_sending(&self) -> bool {
         let mut inbox = self.inbox.lock();
-        if inbox.sending && !inbox.stalled {
-            // A peer without a receive keeps the message here for ever.
-            inbox.stalled = true;
-            inbox.patience = ANSWER_TICKS;
-        }
+        inbox.stalled |= inbox.sending;
         inbox.sending
     }
 
@@ -672,11 +681,8 @@ impl<H: Owner> Completions for Channel<H> {
             if let Some(err) = failed {
                 inbox.events.fail(err, false);
             }
-            let stalled = mem::take(&mut inbox.stalled);
-            if stalled {
-                inbox.in_time();
-            }
-            stalled
+            inbox.drain = 0;
+            mem::take(&mut inbox.stalled)
         };
         match failed {
             Some(_) => Self::schedule_events(this),

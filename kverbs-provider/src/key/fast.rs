@@ -36,9 +36,9 @@ use kfabric::memory::Memory;
 
 /// Resources that the fast registrations of a group use one after the other.
 struct Shared {
-    /// The queue is created with the first slot, and again after a failure.
+    /// The queue is created with its first use, and again after a failure.
     queue: Option<RegQueue>,
-    /// Scatter list for the pages of one window, created with the first slot.
+    /// Scatter list for the pages of one window, created with its first use.
     ///
     /// If DMA addresses are the processor's own, no mapping has to last, and all keys share this
     /// list. Otherwise, each key has its own list ([`Group::own_lists`]).

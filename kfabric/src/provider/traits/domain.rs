@@ -92,8 +92,8 @@ pub trait DomainOps: Send + Sync {
         false
     }
 
-    /// Returns how many of the device's keys one region of a process's memory takes.
-    fn region_slots(&self) -> u64 {
+    /// Returns how many of the device's keys a region of this memory, a process's, takes at most.
+    fn region_slots(&self, _mem: &Memory) -> u64 {
         0
     }
 
