@@ -433,11 +433,20 @@ static void completions(void)
 	GIVES(-FI_EAGAIN, fi_cq_sread(a.cq, got, 1, NULL, -1));
 	for (int i = 0; i < 10 && !both_wake(a.cq); i++)
 		CHECK(i < 9);
-	/* A signal makes the descriptor readable until the next wait. */
+	/* A signal makes the descriptor readable until fi_trywait. */
 	CHECK(!readable(fd));
 	OK(fi_cq_signal(a.cq));
 	CHECK(readable(fd));
 	GIVES(-FI_EAGAIN, fi_cq_read(a.cq, got, 1));
+	GIVES(-FI_EAGAIN, fi_trywait(fabric, (struct fid *[]){ &a.cq->fid }, 1));
+	OK(fi_trywait(fabric, (struct fid *[]){ &a.cq->fid }, 1));
+	CHECK(!readable(fd));
+	/* The descriptor also shows a signal that a thread has taken: another thread may poll. */
+	w = (struct waiter){ .cq = a.cq };
+	OK(pthread_create(&thread, NULL, wait_thread, &w));
+	OK(fi_cq_signal(a.cq));
+	OK(pthread_join(thread, NULL));
+	CHECK(readable(fd));
 	GIVES(-FI_EAGAIN, fi_trywait(fabric, (struct fid *[]){ &a.cq->fid }, 1));
 	OK(fi_trywait(fabric, (struct fid *[]){ &a.cq->fid }, 1));
 	CHECK(!readable(fd));

@@ -133,7 +133,7 @@ impl Cq {
         if let Some(made) = self.descriptor.get() {
             return Ok(made.as_fd());
         }
-        let made = either(self.cq.as_fd(), self.signal.as_fd())?;
+        let made = either(self.cq.as_fd(), self.signal.poll())?;
         // If another thread was faster, its descriptor holds.
         Ok(self.descriptor.get_or_init(|| made).as_fd())
     }

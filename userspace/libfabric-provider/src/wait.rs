@@ -99,10 +99,14 @@ impl Flag {
     }
 }
 
-/// The state of `fi_cq_signal`, which wakes all threads that wait at the time, or else the next wait.
+/// The state of `fi_cq_signal`, which wakes all threads that wait at the time, or else the next wait;
+/// and a program that polls the queue's descriptor.
 pub(crate) struct Signal {
     /// Raised while a waiter that a signal has reached still waits, or a signal met no waiter.
     flag: Flag,
+    /// Raised by a signal, lowered by [`Signal::take`] alone: waiters that lower [`Signal::flag`] are
+    /// faster than a thread that polls.
+    polled: Flag,
     state: Mutex<Waiters>,
 }
 
@@ -115,6 +119,10 @@ struct Waiters {
     signals: u64,
     /// Whether the last signal met no waiter, and the next wait takes it.
     pending: bool,
+    /// Whether the program has the descriptor.
+    is_polled: bool,
+    /// Whether [`Signal::polled`] is raised.
+    is_shown: bool,
 }
 
 /// A thread that waits. Signals from its begin on are for this thread, too.
@@ -128,6 +136,7 @@ impl Signal {
     pub(crate) fn new() -> Result<Self, Errno> {
         Ok(Self {
             flag: Flag::new()?,
+            polled: Flag::new()?,
             state: Mutex::default(),
         })
     }
@@ -143,6 +152,25 @@ impl Signal {
         state.woken = state.count;
         state.pending = state.count == 0;
         self.flag.raise();
+        self.show(&mut state);
+    }
+
+    /// Makes the program's descriptor readable, if the program has one.
+    fn show(&self, state: &mut Waiters) {
+        if state.is_polled && !state.is_shown {
+            state.is_shown = true;
+            self.polled.raise();
+        }
+    }
+
+    /// Returns a descriptor for the program: readable from a signal on until [`Signal::take`].
+    pub(crate) fn poll(&self) -> BorrowedFd<'_> {
+        let mut state = self.state();
+        state.is_polled = true;
+        if state.pending {
+            self.show(&mut state);
+        }
+        self.polled.0.as_fd()
     }
 
     /// Begins a wait, which takes a signal that met no waiter.
@@ -157,14 +185,18 @@ impl Signal {
         }
     }
 
-    /// Takes a signal that met no waiter. Returns whether there was one.
+    /// Takes a signal that met no waiter, or that the descriptor shows. Returns whether there was one.
     pub(crate) fn take(&self) -> bool {
         let mut state = self.state();
         let taken = std::mem::take(&mut state.pending);
         if taken {
             self.flag.lower();
         }
-        taken
+        let shown = std::mem::take(&mut state.is_shown);
+        if shown {
+            self.polled.lower();
+        }
+        taken || shown
     }
 }
 
@@ -293,5 +325,21 @@ mod tests {
         signal.raise();
         assert!(signal.take() && !signal.take());
         assert!(!is_readable(signal.as_fd()));
+    }
+
+    #[test]
+    fn signal_that_waiters_have_taken_is_shown_to_a_poller() {
+        let signal = Signal::new().expect("a descriptor");
+        // A signal before the program asks for the descriptor.
+        signal.raise();
+        assert!(is_readable(signal.poll()) && signal.take());
+        assert!(!is_readable(signal.poll()) && !signal.take());
+        let waiter = signal.wait();
+        signal.raise();
+        assert!(waiter.is_signaled());
+        drop(waiter);
+        assert!(!is_readable(signal.as_fd()) && is_readable(signal.poll()));
+        assert!(!signal.wait().is_signaled());
+        assert!(signal.take() && !signal.take() && !is_readable(signal.poll()));
     }
 }
