@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! `fi_getinfo`: the kernel's offers, checked against hints.
 
+mod names;
+
 use std::ffi::{c_char, c_int, c_void, CStr, CString};
 use std::net::SocketAddr;
 use std::path::Path;
@@ -13,6 +15,7 @@ use crate::domain::Domain;
 use crate::error::Errno;
 use crate::fabric::Fabric;
 use crate::{addr, ffi::*, object, version};
+use names::{by_domain, is_link_local, skip_link_local};
 
 /// Bytes of each part of an info: more than the part has in any version of libfabric.
 const PART: usize = 512;
@@ -626,36 +629,22 @@ unsafe fn collect(
         true => vec![None],
         false => named.into_iter().map(Some).collect(),
     };
-    // A name may have addresses that no device can reach, for example of IPv6 alone.
-    first_with(named, |named| {
+    by_domain(named, |named, listed| {
         // SAFETY: the caller's hints.
-        unsafe { collect_for(&device, version, named, flags, hints) }
+        unsafe { collect_for(&device, version, named, flags, hints, listed) }
     })
 }
 
-/// Returns the first list that has entries; else an empty one, or the last error.
-fn first_with<A, T>(
-    all: Vec<A>,
-    mut list: impl FnMut(A) -> Result<Vec<T>, Errno>,
-) -> Result<Vec<T>, Errno> {
-    let mut last = Ok(Vec::new());
-    for one in all {
-        last = list(one);
-        if last.as_ref().is_ok_and(|list| !list.is_empty()) {
-            break;
-        }
-    }
-    last
-}
-
-/// [`collect`] for one of the addresses of the caller's name.
+/// [`collect`] for one of the addresses of the caller's name, without domains that are listed already.
+/// Returns infos with the names of their domains.
 unsafe fn collect_for(
     device: &Device,
     version: u32,
     named: Option<SocketAddr>,
     flags: u64,
     hints: Option<&Hints<'_>>,
-) -> Result<Vec<*mut fi_info>, Errno> {
+    listed: &[String],
+) -> Result<Vec<(String, *mut fi_info)>, Errno> {
     // SAFETY: the caller's addresses.
     let (src, dest) = unsafe {
         let (src, dest) = match flags & FI_SOURCE != 0 {
@@ -691,7 +680,8 @@ unsafe fn collect_for(
     let mut infos = Vec::new();
     for scoped in scopes {
         for offer in &offers {
-            if !crate::allows_domain(offer.domain()) {
+            let domain = offer.domain();
+            if !crate::allows_domain(domain) || listed.iter().any(|name| name == domain) {
                 continue;
             }
             // SAFETY: the hints' strings.
@@ -712,7 +702,7 @@ unsafe fn collect_for(
                 }
                 set_source(&mut *info, src);
             }
-            infos.push(info);
+            infos.push((domain.to_owned(), info));
         }
     }
     Ok(infos)
@@ -726,25 +716,6 @@ fn wants_own_keys(hints: &Hints<'_>) -> bool {
     let by_rxm = hints.info.mode == FI_RX_CQ_DATA | FI_CONTEXT && sizes;
     let modes = hints.domain.map_or(0, |domain| domain.mr_mode);
     modes & FI_MR_ENDPOINT as c_int != 0 && !by_rxm
-}
-
-/// Whether an address is valid on one link alone.
-fn is_link_local(addr: &SocketAddr) -> bool {
-    matches!(addr, SocketAddr::V6(addr) if addr.ip().segments()[0] & 0xffc0 == 0xfe80)
-}
-
-/// Removes offers of link-local addresses from domains that have others: peers on other links cannot
-/// reach them, and programs such as Open MPI give each process another info of the list.
-fn skip_link_local(offers: &mut Vec<Info>) {
-    let wide: Vec<String> = offers
-        .iter()
-        .filter(|offer| offer.source().is_some_and(|addr| !is_link_local(&addr)))
-        .map(|offer| offer.domain().to_owned())
-        .collect();
-    offers.retain(|offer| {
-        !(offer.source().is_some_and(|addr| is_link_local(&addr))
-            && wide.iter().any(|domain| domain == offer.domain()))
-    });
 }
 
 /// Completes the address of an info by that of the caller: the kernel's offers have no port, and

@@ -605,17 +605,24 @@ fn keys_of_an_endpoint_are_not_offered_to_rxm() {
 }
 
 #[test]
-fn later_address_of_a_name_is_tried_if_the_first_one_has_no_info() {
+fn later_address_of_a_name_adds_domains_that_no_earlier_one_lists() {
     let tried = std::cell::RefCell::new(Vec::new());
-    let list = |n: i32| {
+    // Address 2 reaches kshm, twice; 3 reaches kshm and a device.
+    let list = |n: i32, listed: &[String]| {
         tried.borrow_mut().push(n);
-        match n {
-            0 => Err(libc::ENODATA),
-            1 => Ok(vec![]),
-            n => Ok(vec![n]),
-        }
+        let all = match n {
+            0 => return Err(libc::ENODATA),
+            1 => vec![],
+            2 => vec!["shm", "shm"],
+            _ => vec!["shm", "rxe0"],
+        };
+        let new = |name: &&str| !listed.iter().any(|other| other == name);
+        let all = all.into_iter().filter(new);
+        Ok(all.map(|name| (name.to_owned(), (n, name))).collect())
     };
-    assert_eq!(first_with(vec![0, 1, 2, 3], list), Ok(vec![2]));
-    assert_eq!(*tried.borrow(), [0, 1, 2]);
-    assert_eq!(first_with(vec![1, 0], list), Err(libc::ENODATA));
+    let wanted = vec![(2, "shm"), (2, "shm"), (3, "rxe0")];
+    assert_eq!(by_domain(vec![0, 1, 2, 3, 0], list), Ok(wanted));
+    assert_eq!(*tried.borrow(), [0, 1, 2, 3, 0]);
+    assert_eq!(by_domain(vec![0, 1], list), Ok(vec![]));
+    assert_eq!(by_domain(vec![1, 0], list), Err(libc::ENODATA));
 }
