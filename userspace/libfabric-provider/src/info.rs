@@ -249,7 +249,7 @@ unsafe fn satisfies(offer: &Info, hints: &Hints<'_>, version: u32) -> bool {
     }
     let order = completion_order(entry);
     if let Some(ep) = hints.ep {
-        let over = |max: usize| max as u64 > entry.max_msg_size;
+        let over = |max: usize| max as u64 > crate::max_msg_size(entry.max_msg_size);
         if !matches!(ep.type_, FI_EP_UNSPEC | FI_EP_MSG)
             || ep.protocol != 0 && ep.protocol != protocol(entry)
             || ep.protocol_version > 1
@@ -557,9 +557,10 @@ unsafe fn make_for(
         ep.type_ = FI_EP_MSG;
         ep.protocol = protocol(entry);
         ep.protocol_version = 1;
-        ep.max_msg_size = entry.max_msg_size as usize;
-        ep.max_order_raw_size = entry.max_msg_size as usize;
-        ep.max_order_waw_size = entry.max_msg_size as usize;
+        let most = crate::max_msg_size(entry.max_msg_size) as usize;
+        ep.max_msg_size = most;
+        ep.max_order_raw_size = most;
+        ep.max_order_waw_size = most;
         ep.tx_ctx_cnt = 1;
         ep.rx_ctx_cnt = 1;
         domain.name = string(offer.domain());

@@ -72,6 +72,9 @@ static DOMAIN: OnceLock<String> = OnceLock::new();
 /// Entries of a completion queue for each one that the program asks for.
 static QUEUE_FACTOR: OnceLock<u32> = OnceLock::new();
 
+/// Greatest `max_msg_size` of infos, if the user has set one.
+static MAX_MSG_SIZE: OnceLock<u64> = OnceLock::new();
+
 /// [`QUEUE_FACTOR`] if the user has set none: a queue also has an entry for each posted receive.
 const DEFAULT_QUEUE_FACTOR: u32 = 4;
 
@@ -114,6 +117,22 @@ pub(crate) fn check_domain<'a>(mut domains: impl Iterator<Item = &'a str>) {
 /// Returns how many entries a completion queue has for each one that the program asks for.
 pub(crate) fn queue_factor() -> u32 {
     *QUEUE_FACTOR.get().unwrap_or(&DEFAULT_QUEUE_FACTOR)
+}
+
+/// Returns the `max_msg_size` of an info whose endpoints can send `most` bytes.
+pub(crate) fn max_msg_size(most: u64) -> u64 {
+    smaller(MAX_MSG_SIZE.get().copied(), most)
+}
+
+/// [`max_msg_size`] for a value of the parameter, `None` if it is not set.
+fn smaller(by_user: Option<u64>, most: u64) -> u64 {
+    by_user.map_or(most, |size| most.min(size))
+}
+
+/// Converts the value of the parameter `max_msg_size`.
+fn msg_size(value: &str) -> Option<u64> {
+    let size = value.trim().parse().ok()?;
+    (size > 0).then_some(size)
 }
 
 /// Converts the value of the parameter `queue_factor`.
@@ -207,6 +226,16 @@ pub extern "C" fn fi_prov_ini() -> *mut fi_provider {
             Some(factor) => drop(QUEUE_FACTOR.set(factor)),
             None => core::warn(&format!(
                 "FI_KFABRIC_QUEUE_FACTOR: {value:?} is not a number from 1 to {QUEUE_FACTOR_MAX}, and is ignored"
+            )),
+        }
+    }
+    let help = c"Greatest max_msg_size of infos, in bytes, for programs that allocate and register a multiple of it \
+        (default: the kernel provider's limit)";
+    if let Some(value) = parameter(c"max_msg_size", help) {
+        match msg_size(&value) {
+            Some(size) => drop(MAX_MSG_SIZE.set(size)),
+            None => core::warn(&format!(
+                "FI_KFABRIC_MAX_MSG_SIZE: {value:?} is not a number of bytes above 0, and is ignored"
             )),
         }
     }

@@ -515,6 +515,17 @@ fn rings_need_manual_progress_or_the_parameter() {
     for (value, expected) in [("1", Some(1)), (" 64", Some(64)), ("0", None), ("65", None)] {
         assert_eq!(crate::factor(value), expected);
     }
+    for (value, expected) in [
+        ("1", Some(1)),
+        ("65536 ", Some(65536)),
+        ("0", None),
+        ("1k", None),
+    ] {
+        assert_eq!(crate::msg_size(value), expected);
+    }
+    for (by_user, expected) in [(None, 100), (Some(7), 7), (Some(101), 100)] {
+        assert_eq!(crate::smaller(by_user, 100), expected);
+    }
 }
 
 #[test]
