@@ -50,6 +50,8 @@ struct Part {
     length: Length,
     /// The required kernel, which overrides the option.
     kernel: Option<Kernel>,
+    /// Memory of each guest, if the default is too small.
+    mem: Option<&'static str>,
 }
 
 /// Control of the length of a turn.
@@ -76,6 +78,7 @@ const PARTS: &[Part] = &[
         turn: minutes(4),
         length: Length::Again,
         kernel: None,
+        mem: None,
     },
     Part {
         name: "storm-2",
@@ -84,6 +87,7 @@ const PARTS: &[Part] = &[
         turn: minutes(4),
         length: Length::Again,
         kernel: None,
+        mem: None,
     },
     Part {
         name: "storm-shm",
@@ -92,6 +96,7 @@ const PARTS: &[Part] = &[
         turn: minutes(4),
         length: Length::Again,
         kernel: None,
+        mem: None,
     },
     Part {
         name: "long-2",
@@ -107,6 +112,7 @@ const PARTS: &[Part] = &[
         turn: minutes(7),
         length: Length::Own,
         kernel: None,
+        mem: None,
     },
     Part {
         name: "long-shm",
@@ -117,11 +123,12 @@ const PARTS: &[Part] = &[
             "--topology",
             "shm-long",
             "--except",
-            "mpi.",
+            "mpi.,conformance.",
         ],
         turn: minutes(15),
         length: Length::Own,
         kernel: None,
+        mem: None,
     },
     Part {
         name: "mpi-long-shm",
@@ -137,6 +144,24 @@ const PARTS: &[Part] = &[
         turn: minutes(13),
         length: Length::Own,
         kernel: None,
+        mem: None,
+    },
+    Part {
+        name: "conformance-long",
+        nodes: Nodes::One,
+        command: &[
+            "kfi-tests",
+            "run",
+            "--topology",
+            "shm-long",
+            "--only",
+            "conformance.",
+        ],
+        turn: minutes(40),
+        length: Length::Own,
+        kernel: None,
+        // Two processes with 1 GiB each.
+        mem: Some("4G"),
     },
     Part {
         name: "keys-netns",
@@ -145,6 +170,7 @@ const PARTS: &[Part] = &[
         turn: minutes(3),
         length: Length::Again,
         kernel: None,
+        mem: None,
     },
     Part {
         name: "fuzz",
@@ -153,6 +179,7 @@ const PARTS: &[Part] = &[
         turn: minutes(5),
         length: Length::Told,
         kernel: Some(Kernel::Debug),
+        mem: None,
     },
     Part {
         name: "suite-debug",
@@ -161,6 +188,7 @@ const PARTS: &[Part] = &[
         turn: minutes(15),
         length: Length::Again,
         kernel: Some(Kernel::Debug),
+        mem: None,
     },
     Part {
         name: "keys-long-2",
@@ -169,6 +197,7 @@ const PARTS: &[Part] = &[
         turn: minutes(25),
         length: Length::Own,
         kernel: None,
+        mem: None,
     },
     Part {
         name: "blk-long-2",
@@ -184,6 +213,7 @@ const PARTS: &[Part] = &[
         turn: minutes(75),
         length: Length::Own,
         kernel: None,
+        mem: None,
     },
 ];
 
@@ -312,7 +342,10 @@ fn one(
             }
         }
     });
-    let guests = guests.with_nodes(part.nodes);
+    let mut guests = guests.with_nodes(part.nodes);
+    if let Some(mem) = part.mem {
+        guests = guests.with_mem(mem);
+    }
     let guests = guests.with_timeout(length + GRACE * kernel.slowness());
     let started = Instant::now();
     let outcome = guests.run(&Job::new(argv.clone(), sink))?;

@@ -56,7 +56,7 @@ const fn step(name: &'static str, what: What, minutes: u64) -> Step {
 
 /// The steps, the most important first, because the last ones are skipped if the time is over.
 const STEPS: &[Step] = &[
-    step("suite on the debug kernel", What::Suite, 138),
+    step("suite on the debug kernel", What::Suite, 98),
     step("faults", What::Faults, 60),
     step("fuzzer", What::Fuzz, 30),
     step("storms in namespaces", What::Turn("storm-netns"), 6),
@@ -138,6 +138,7 @@ const STEPS: &[Step] = &[
     ),
     step("packages", What::Packages, 35),
     step("long tests, MPI", What::Turn("mpi-long-shm"), 13),
+    step("libfabric's tests", What::Turn("conformance-long"), 40),
 ];
 
 /// Result of a step: a row of the table, and of the file.
