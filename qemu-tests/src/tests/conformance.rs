@@ -49,7 +49,7 @@ const LARGE: &[&str] = &["fi_multi_ep", "fi_recv_cancel", "fi_inject_test"];
 const ATOMIC: &str = "fi_rdm_atomic";
 
 /// Tests that take half a minute and more on emulated processors.
-const SLOW: &[&str] = &[ATOMIC, "fi_cq_test"];
+const SLOW: &[&str] = &[ATOMIC, "fi_cq_test", "fi_flood"];
 
 /// The variable that makes buffers of fabtests smaller.
 const SIZE: &str = "FI_KFABRIC_MAX_MSG_SIZE";
@@ -167,7 +167,7 @@ fn first(ctx: &mut Ctx) -> Result<()> {
             ensure!(outcome != Outcome::Fail, "{said}");
             passed += usize::from(outcome == Outcome::Pass);
         }
-        ensure!(passed >= 34, "{passed} of {} tests passed", tests.len());
+        ensure!(passed >= 32, "{passed} of {} tests passed", tests.len());
     }
     wait(ctx)
 }
