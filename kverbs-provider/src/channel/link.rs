@@ -355,7 +355,10 @@ impl<H: Owner> Channel<H> {
             // last tick of that wait comes again.
             let late = inbox.patience == 1 || inbox.drain == 1;
             inbox.patience = inbox.patience.saturating_sub(1);
-            inbox.drain = inbox.drain.saturating_sub(1).max(u32::from(inbox.drain == 1));
+            inbox.drain = inbox
+                .drain
+                .saturating_sub(1)
+                .max(u32::from(inbox.drain == 1));
             if !late {
                 return;
             }

@@ -68,7 +68,10 @@ impl Flush {
 
 impl Drop for Flush {
     fn drop(&mut self) {
-        if !cfg!(any(kfabric_seed_bug = "pmem-no-fence", kfabric_seed_bug = "pmem-early-answer")) {
+        if !cfg!(any(
+            kfabric_seed_bug = "pmem-no-fence",
+            kfabric_seed_bug = "pmem-early-answer"
+        )) {
             // SAFETY: The function has no preconditions.
             unsafe { raw::kverbs_durable_fence() }
         }
