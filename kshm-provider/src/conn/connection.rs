@@ -176,7 +176,9 @@ impl Connection {
 
     /// Ends the connection with a positive errno. Context: any.
     fn fail(this: &Arc<Self>, err: u32) {
-        Self::notify(this, |inbox| inbox.fail(err));
+        Self::notify(this, |inbox| {
+            let _ = inbox.fail(err);
+        });
     }
 
     /// Refuses a connection request, with data if the application refuses. No effect if the
@@ -401,11 +403,16 @@ impl Owner for Connection {
         let _ = work::copies().enqueue::<_, 1>(this.clone());
     }
 
-    fn fail_both(this: &Arc<Self>, err: u32, peer: &Arc<Self>, theirs: u32) {
+    fn fail_both(this: &Arc<Self>, err: u32, peer: &Arc<Self>, theirs: u32) -> bool {
         // Both inboxes contain the errno before either end can send `Todo::Gone` to the other.
-        peer.inbox.lock().fail(theirs);
-        Self::fail(this, err);
-        let _ = work::events().enqueue::<_, 0>(peer.clone());
+        let _ = peer.inbox.lock().fail(theirs);
+        this.inbox.lock().fail(err)
+    }
+
+    fn report_both(this: &Arc<Self>, peer: &Arc<Self>) {
+        for end in [this, peer] {
+            let _ = work::events().enqueue::<_, 0>(end.clone());
+        }
     }
 }
 

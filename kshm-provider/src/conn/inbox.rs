@@ -33,6 +33,8 @@ pub(crate) struct Inbox {
     ready: bool,
     failed: Option<u32>,
     gone: bool,
+    /// The end without a failure has been handled.
+    over: bool,
 }
 
 impl Inbox {
@@ -65,9 +67,11 @@ impl Inbox {
         self.ready = true;
     }
 
-    /// Records the failure of the connection. Only the first errno counts.
-    pub(crate) fn fail(&mut self, err: u32) {
+    /// Records the failure of the connection. Only the first errno counts. Returns whether the connection had
+    /// not ended without a failure before.
+    pub(crate) fn fail(&mut self, err: u32) -> bool {
         self.failed.get_or_insert(err);
+        !self.over
     }
 
     /// Records the end of the connection.
@@ -98,6 +102,10 @@ impl Inbox {
             self.failed = Some(0);
             return Some(Todo::Failed(err));
         }
-        core::mem::take(&mut self.gone).then_some(Todo::Gone)
+        if !core::mem::take(&mut self.gone) {
+            return None;
+        }
+        self.over = true;
+        Some(Todo::Gone)
     }
 }

@@ -69,9 +69,13 @@ pub(crate) trait Owner: Sized {
     /// Queues a worker that calls [`DataPath::go_on`]. Context: any.
     fn go_on_later(this: &Arc<Self>);
 
-    /// Ends the connection of `this` with `err`, and of its peer with `theirs`, both positive
-    /// errnos. Context: any.
-    fn fail_both(this: &Arc<Self>, err: u32, peer: &Arc<Self>, theirs: u32);
+    /// Stores that the connection of `this` fails with `err`, and that of its peer with `theirs`, both
+    /// positive errnos. Returns false if `this` has reported before that the peer has disconnected. The caller then
+    /// calls [`Owner::report_both`]. Context: any.
+    fn fail_both(this: &Arc<Self>, err: u32, peer: &Arc<Self>, theirs: u32) -> bool;
+
+    /// Lets both ends handle what [`Owner::fail_both`] has stored. Context: any.
+    fn report_both(this: &Arc<Self>, peer: &Arc<Self>);
 }
 
 /// Data path of one endpoint.

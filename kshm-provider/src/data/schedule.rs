@@ -135,8 +135,10 @@ impl<E: Owner> DataPath<E> {
             }
             Step::Failed(err, theirs) => {
                 this.cut();
-                this.complete(place, err);
-                E::fail_both(endpoint, err, peer, theirs);
+                // The operation and the connection's event give the same reason.
+                let reported = E::fail_both(endpoint, err, peer, theirs);
+                this.complete(place, if reported { err } else { bindings::ECANCELED });
+                E::report_both(endpoint, peer);
             }
             Step::Later => {
                 this.put_back(place);
