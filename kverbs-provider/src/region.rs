@@ -196,16 +196,21 @@ impl Region {
 
     /// Returns how many memory regions of the device a region of a program's memory takes at most.
     pub(crate) fn slots(group: &Group, mem: &Memory) -> u64 {
-        let ib = group.device().ib();
-        let pieces = most_pieces(ib) as usize;
-        let fast = group.fast_pages().max(1) as usize;
-        let count = mem.page_count().div_ceil(fast);
-        let covered = count <= pieces && !ib.is_iwarp() || !registers_user(ib);
-        match covered && mem.segment_count(0, mem.len()) > pieces {
+        let pieces = most_pieces(group.device().ib()) as usize;
+        match Self::fast_count(group, mem) {
             // CAST: A `u64` has as many bits.
-            true => count as u64,
-            false => 1,
+            Some(count) if mem.segment_count(0, mem.len()) > pieces => count as u64,
+            _ => 1,
         }
+    }
+
+    /// Returns how many fast registrations cover a program's memory, or `None` if the device registers the
+    /// memory as a whole.
+    fn fast_count(group: &Group, mem: &Memory) -> Option<usize> {
+        let ib = group.device().ib();
+        let count = mem.page_count().div_ceil(group.fast_pages().max(1) as usize);
+        let few = count <= most_pieces(ib) as usize && !ib.is_iwarp();
+        (few || !registers_user(ib)).then_some(count)
     }
 
     fn hold(live: &Live<'_>, group: &Group, mem: &Arc<Memory>) -> Result<(Hold, KVec<Piece>)> {
@@ -230,8 +235,7 @@ impl Region {
         if mem.user().is_none() || !registers_user(ib) {
             return Self::covered(live, group, mem, access);
         }
-        let fast = group.fast_pages() as usize * pieces as usize;
-        if mem.page_count() <= fast && !ib.is_iwarp() {
+        if Self::fast_count(group, mem).is_some() {
             // On failure, the device registers the memory itself, which needs less of a user's share.
             if let Ok(made) = Self::covered(live, group, mem, access) {
                 return Ok(made);
