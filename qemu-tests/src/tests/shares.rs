@@ -3,6 +3,7 @@
 //! Each user has a share of resources that no memory cgroup bounds: key slots and connection requests.
 
 use super::accounts::user;
+use super::devices::{scattered, PAGE};
 use crate::buf::Buf;
 use crate::harness::{Ctx, Env, Test, ONE, SHM};
 use crate::pair::{Opts, Side, LOCAL, REMOTE, WAIT};
@@ -16,6 +17,13 @@ pub const TESTS: &[Test] = &[
     Test::alone("keys.p12_slots_beyond_a_users_share_are_refused", slots)
         .on(ONE | SHM)
         .seconds(10),
+    Test::alone(
+        "mr.p12_region_in_many_pieces_counts_its_registrations",
+        pieces,
+    )
+    .verbs()
+    .on(ONE)
+    .seconds(10),
     Test::alone("cm.p12_requests_beyond_a_users_share_are_refused", requests)
         .on(SHM)
         .seconds(5),
@@ -120,6 +128,26 @@ fn slots(ctx: &mut Ctx) -> Result<()> {
     drop(dev);
     run(GREEDY, || {
         one_slot(&env)??;
+        Ok(())
+    })
+}
+
+/// Four fast registrations cover 1,024 scattered pages, so such a region takes four of the user's share.
+fn pieces(ctx: &mut Ctx) -> Result<()> {
+    if !ctx.first() {
+        // The parameter is one for both nodes.
+        return Ok(());
+    }
+    let env = ctx.env.clone();
+    let _percent = Parameter::set("user_slots", 1)?;
+    run(GREEDY, || {
+        let side = Side::of(&env)?;
+        let buf = scattered(1024 * PAGE as usize)?;
+        side.reg(&buf, LOCAL)?;
+        let share = side.domain.max_keys / 100;
+        // The region of the slots takes one.
+        let all = use_up(&side)?;
+        ensure!(all + 5 == share, "{all} slots of {share}");
         Ok(())
     })
 }
