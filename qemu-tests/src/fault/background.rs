@@ -17,6 +17,7 @@ use crate::harness::Env;
 use crate::raw::Dev;
 use crate::sys::{self, Errno};
 use anyhow::{bail, ensure, Context, Result};
+use durable::Form;
 use kfabric_uapi::*;
 use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
@@ -57,32 +58,32 @@ pub const CASES: &[Background] = &[
     Background {
         name: "background.durable.device",
         kind: Kind::Device,
-        sweep: durable::sweep_write,
+        sweep: writes,
     },
     Background {
         name: "background.durable.slab",
         kind: Kind::Slab,
-        sweep: durable::sweep_write,
+        sweep: writes,
     },
     Background {
         name: "background.durable.page",
         kind: Kind::Page,
-        sweep: durable::sweep_write,
+        sweep: writes,
     },
     Background {
         name: "background.commit.device",
         kind: Kind::Device,
-        sweep: durable::sweep_commit,
+        sweep: commits,
     },
     Background {
         name: "background.commit.slab",
         kind: Kind::Slab,
-        sweep: durable::sweep_commit,
+        sweep: commits,
     },
     Background {
         name: "background.commit.page",
         kind: Kind::Page,
-        sweep: durable::sweep_commit,
+        sweep: commits,
     },
     Background {
         name: "background.listen.device",
@@ -100,6 +101,14 @@ pub const CASES: &[Background] = &[
         sweep: durable::sweep_listener,
     },
 ];
+
+fn writes(kind: Kind, env: &Env, knobs: &Knobs, quick: bool, row: &mut Row) -> Result<()> {
+    durable::sweep(Form::Write, kind, env, knobs, quick, row)
+}
+
+fn commits(kind: Kind, env: &Env, knobs: &Knobs, quick: bool, row: &mut Row) -> Result<()> {
+    durable::sweep(Form::Commit, kind, env, knobs, quick, row)
+}
 
 /// Sweeps one case.
 pub fn run(case: &Background, env: &Env, knobs: &Knobs, quick: bool) -> Row {

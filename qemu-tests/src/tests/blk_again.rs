@@ -3,7 +3,7 @@
 //! kfblk: a commit that cannot be posted is repeated. The device refuses the first request of a commit
 //! (`consumers/tests/fake-device`), so the post fails with `ENOTCONN`, and kfblk posts the commit later.
 
-use super::blk_pmem::{count, with};
+use super::blk_pmem::{chunks, count, with};
 use crate::disk::{is_filled, store, write_filled, Disk, MIB, NAME};
 use crate::harness::caps::ARRIVED_WRITES;
 use crate::harness::{Ctx, Test, NETNS};
@@ -39,7 +39,7 @@ pub const TESTS: &[Test] = &[
 fn refused(ctx: &mut Ctx, commit: fn(Disk) -> Result<()>) -> Result<()> {
     let client = |_: &mut Ctx, path: &Path| {
         let disk = Disk::open(path)?;
-        let chunks = disk.size.div_ceil(MIB) as u64;
+        let all = chunks(&disk);
         write_filled(&disk, &Map::anon(MIB)?, 0, MIB, 3)?;
         ensure!(count()? == 0, "a commit without a flush");
         let fake = Fake::load()?;
@@ -47,7 +47,7 @@ fn refused(ctx: &mut Ctx, commit: fn(Disk) -> Result<()>) -> Result<()> {
         commit(disk).context("commits")?;
         let calls = fake.counters()?["post_send"];
         ensure!(calls.refused == 1, "{calls:?}");
-        ensure!(count()? == chunks, "{} commits of {chunks}", count()?);
+        ensure!(count()? == all, "{} commits of {all}", count()?);
         Ok(())
     };
     with(

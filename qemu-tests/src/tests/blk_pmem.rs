@@ -240,7 +240,7 @@ pub(super) fn count() -> Result<u64> {
 }
 
 /// Returns the number of chunks of a disk.
-fn chunks(disk: &Disk) -> u64 {
+pub(super) fn chunks(disk: &Disk) -> u64 {
     disk.size.div_ceil(MIB) as u64
 }
 

@@ -32,8 +32,8 @@ const RECEIVE: u64 = 2;
 const PLAIN: u64 = 3;
 
 /// How bytes are made durable.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Form {
+#[derive(Clone, Copy)]
+pub(super) enum Form {
     /// By a durable write.
     Write,
     /// By a plain write and a commit of its range.
@@ -89,29 +89,8 @@ fn memory(lab: &Lab, from: &Map, there: &Map) -> Result<Memory> {
     })
 }
 
-/// Sweeps one kind of failures of a durable write.
-pub(super) fn sweep_write(
-    kind: Kind,
-    env: &Env,
-    knobs: &Knobs,
-    quick: bool,
-    row: &mut Row,
-) -> Result<()> {
-    sweep(Form::Write, kind, env, knobs, quick, row)
-}
-
-/// Sweeps one kind of failures of a commit.
-pub(super) fn sweep_commit(
-    kind: Kind,
-    env: &Env,
-    knobs: &Knobs,
-    quick: bool,
-    row: &mut Row,
-) -> Result<()> {
-    sweep(Form::Commit, kind, env, knobs, quick, row)
-}
-
-fn sweep(
+/// Sweeps one kind of failures of a durable write or a commit.
+pub(super) fn sweep(
     form: Form,
     kind: Kind,
     env: &Env,
