@@ -208,7 +208,9 @@ impl Region {
     /// memory as a whole.
     fn fast_count(group: &Group, mem: &Memory) -> Option<usize> {
         let ib = group.device().ib();
-        let count = mem.page_count().div_ceil(group.fast_pages().max(1) as usize);
+        let count = mem
+            .page_count()
+            .div_ceil(group.fast_pages().max(1) as usize);
         let few = count <= most_pieces(ib) as usize && !ib.is_iwarp();
         (few || !registers_user(ib)).then_some(count)
     }
