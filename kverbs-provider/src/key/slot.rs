@@ -481,13 +481,20 @@ impl Key {
             }),
             GFP_KERNEL_ACCOUNT,
         )?;
-        {
-            let mut slot = inner.place.lock();
-            inner.refill(&live, &mut slot)?;
+        let made = (|| {
+            inner.refill(&live, &mut inner.place.lock())?;
+            inner.group.ready(&live)?;
+            device.resources.add(Class::Key, inner.clone())
+        })();
+        match made {
+            Ok(ticket) => Ok(Self { inner, ticket }),
+            Err(e) => {
+                // No caller has seen the value of the reserve.
+                inner.close();
+                inner.device_gone();
+                Err(e)
+            }
         }
-        inner.group.ready(&live)?;
-        let ticket = device.resources.add(Class::Key, inner.clone())?;
-        Ok(Self { inner, ticket })
     }
 }
 

@@ -4,6 +4,8 @@
 
 use super::devices::{scattered, PAGE};
 use super::key_policy::Parameter;
+use super::key_seen::counters;
+use super::refused;
 use crate::buf::Buf;
 use crate::harness::guest::{load, unload};
 use crate::harness::{skip, Ctx, Test, LONG as LONG_RUN, NETNS};
@@ -28,6 +30,11 @@ pub const TESTS: &[Test] = &[
         |c| alone(c, strict_and_plain),
     )
     .seconds(120)
+    .on(NETNS),
+    Test::pair("devices.p04_failed_reservation_spends_no_value", |c| {
+        alone(c, failed)
+    })
+    .seconds(10)
     .on(NETNS),
     Test::pair(
         "devices.p04_small_and_large_keys_of_few_regions_get_rested_values",
@@ -427,5 +434,29 @@ fn full_list(ctx: &mut Ctx) -> Result<()> {
     let kept = fake.regions()? - before;
     ensure!(kept <= most, "{kept} regions after the rest");
     drop((batches, rest, fake));
+    Ok(())
+}
+
+/// P4: a reservation fails because the group's queue cannot be created. The value that the slot had drawn is
+/// given back.
+fn failed(ctx: &mut Ctx) -> Result<()> {
+    let fake = Fake::with(profile::find("qedr")?)?;
+    let side = Side::open(ctx)?;
+    let buf = Buf::new(PAGE as usize)?;
+    let region = side.reg(&buf, LOCAL | REMOTE)?.handle;
+    let before = counters()?;
+    fake.set("refuse=create_cq:12:0:-1")?;
+    for _ in 0..10 {
+        refused(side.dev.key_alloc(region, 1), libc::ENOMEM, "a slot")?;
+    }
+    let after = counters()?;
+    let grew = |name: &str| after[name] - before[name];
+    let (used, unused) = (grew("kverbs/used"), grew("kverbs/unused"));
+    fake.set("reset=1")?;
+    ensure!(used == unused, "{used} values drawn, {unused} given back");
+    ensure!(used >= 10, "{used} values drawn");
+    side.dev.key_alloc(region, 1).context("afterwards")?;
+    drop((side, buf));
+    drop(fake);
     Ok(())
 }
