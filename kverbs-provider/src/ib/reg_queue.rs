@@ -26,6 +26,7 @@ use kernel::{
 };
 
 use super::{
+    charge::Charge,
     device::Live,
     mr::{
         Access,
@@ -81,13 +82,36 @@ unsafe extern "C" fn completed(_cq: *mut raw::ib_cq, context: *mut c_void) {
 }
 
 impl RegQueue {
+    /// Charges the program's user for the objects of a queue: the queue pair and the completion queue, and
+    /// on an iWARP device the other queue pair and its protection domain.
+    ///
+    /// # Errors
+    ///
+    /// - `EAGAIN` if the cgroup's limit is reached.
+    /// - `EDQUOT` if the user's limit is reached.
+    pub(crate) fn charges(live: &Live<'_>, pd: &Pd) -> Result<[Option<Charge>; 4]> {
+        let depth = Self::depth(pd);
+        let queues = [pd.charge_queues(live, depth)?, pd.charge(live)?];
+        let loopback = match pd.device().is_iwarp() {
+            true => [pd.charge_queues(live, 1)?, pd.charge(live)?],
+            false => [None, None],
+        };
+        let ([pair, completions], [peer, domain]) = (queues, loopback);
+        Ok([pair, completions, peer, domain])
+    }
+
+    /// Returns the number of work requests that fit the queue.
+    fn depth(pd: &Pd) -> u32 {
+        pd.device().max_qp_wr().clamp(2, DEPTH)
+    }
+
     /// Creates the queue pair and connects it to itself.
     pub(crate) fn new(_live: &Live<'_>, pd: &Arc<Pd>) -> Result<Self> {
         let woken = KBox::pin(Opaque::<bindings::completion>::zeroed(), GFP_KERNEL_ACCOUNT)?;
         // SAFETY: The completion is in pinned memory that this function owns.
         unsafe { bindings::init_completion(woken.get()) };
         let chain = KVec::with_capacity(CHAIN, GFP_KERNEL_ACCOUNT)?;
-        let depth = pd.device().max_qp_wr().clamp(2, DEPTH);
+        let depth = Self::depth(pd);
         fault::device()?;
         // SAFETY: The device is registered, as `_live` proves; the context outlives the queue.
         let cq = from_err_ptr(unsafe {

@@ -43,8 +43,8 @@ struct Shared {
     /// If DMA addresses are the processor's own, no mapping has to last, and all keys share this
     /// list. Otherwise, each key has its own list ([`Group::own_lists`]).
     scratch: Option<SgList>,
-    /// Charges for the queue's two device objects. A replacement queue uses the same charges.
-    charges: Option<[Option<Charge>; 2]>,
+    /// Charges for the queue's device objects. A replacement queue uses the same charges.
+    charges: Option<[Option<Charge>; 4]>,
 }
 
 /// The shared resources of a group, and their lock.
@@ -211,7 +211,7 @@ impl Group {
         if shared.queue.is_none() && self.fast_pages() != 0 {
             let pd = self.pd()?;
             if shared.charges.is_none() {
-                shared.charges = Some([pd.charge(live)?, pd.charge(live)?]);
+                shared.charges = Some(RegQueue::charges(live, &pd)?);
             }
             shared.queue = Some(RegQueue::new(live, &pd)?);
         }

@@ -490,7 +490,6 @@ impl Key {
             Ok(ticket) => Ok(Self { inner, ticket }),
             Err(e) => {
                 // No caller has seen the value of the reserve.
-                inner.close();
                 inner.device_gone();
                 Err(e)
             }

@@ -2,6 +2,7 @@
 
 //! Key values of a device that has few of them, between strict and plain endpoints.
 
+use super::accounts::user;
 use super::devices::{scattered, PAGE};
 use super::key_policy::Parameter;
 use super::key_seen::counters;
@@ -11,6 +12,7 @@ use crate::harness::guest::{load, unload};
 use crate::harness::{skip, Ctx, Test, LONG as LONG_RUN, NETNS};
 use crate::pair::{Side, LOCAL, REMOTE};
 use crate::profile::{self, Fake};
+use crate::raw::CallError;
 use crate::sys;
 use anyhow::{ensure, Context, Result};
 use kfabric_uapi::*;
@@ -35,6 +37,12 @@ pub const TESTS: &[Test] = &[
         alone(c, failed)
     })
     .seconds(10)
+    .on(NETNS),
+    Test::pair(
+        "devices.p12_queue_of_each_groups_keys_counts_for_its_user",
+        |c| alone(c, queues),
+    )
+    .seconds(20)
     .on(NETNS),
     Test::pair(
         "devices.p04_small_and_large_keys_of_few_regions_get_rested_values",
@@ -459,4 +467,39 @@ fn failed(ctx: &mut Ctx) -> Result<()> {
     drop((side, buf));
     drop(fake);
     Ok(())
+}
+
+/// P12: each group with keys has a queue, which counts for the user: 1 MiB suffices for a few.
+fn queues(ctx: &mut Ctx) -> Result<()> {
+    const USER_MIB: &str = "/sys/module/kverbs/parameters/user_mib";
+    let _mib = Parameter::set(USER_MIB, "1")?;
+    let env = ctx.env.clone();
+    let one = || -> Result<(Side, Buf)> {
+        let side = Side::of(&env)?;
+        let buf = Buf::new(PAGE as usize)?;
+        let region = side.reg(&buf, LOCAL | REMOTE)?.handle;
+        side.dev.key_alloc(region, 1)?;
+        Ok((side, buf))
+    };
+    user(
+        2206,
+        1 << 30,
+        || Ok(()),
+        || {
+            let mut all = Vec::new();
+            let last = loop {
+                ensure!(all.len() < 40, "40 groups are not limited");
+                match one() {
+                    Ok(made) => all.push(made),
+                    Err(e) => break e,
+                }
+            };
+            let errno = last.downcast_ref::<CallError>().map(|e| e.errno.0);
+            ensure!(errno == Some(libc::EDQUOT), "{last:#}");
+            ensure!((5..20).contains(&all.len()), "{} groups", all.len());
+            all.pop();
+            one().context("after a close")?;
+            Ok(())
+        },
+    )
 }
