@@ -10,9 +10,11 @@ use crate::{
         device::Live,
         sockaddr, //
     },
-    key::policy::Revocation,
+    key::policy::{
+        key_pages,
+        Revocation, //
+    },
     limits::{
-        FAST_PAGES,
         INJECT_SIZE,
         IOV_LIMIT,
         MAX_RX,
@@ -77,7 +79,7 @@ pub(crate) fn domain_attr(live: &Live<'_>, device: &Device) -> Result<DomainAttr
             Revocation::Deregister => KFI_REVOCATION_DEREGISTER,
             Revocation::Invalidate => KFI_REVOCATION_INVALIDATE,
         },
-        max_key_pages: ib.max_fast_reg_pages().min(FAST_PAGES),
+        max_key_pages: key_pages(ib),
     })
 }
 

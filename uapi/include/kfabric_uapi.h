@@ -755,8 +755,9 @@ struct kfi_info_entry {
 	__u32 revocation;
 	/*
 	 * Maximum number of pages of a key by fast registration; u32::MAX: no limit. A key for more
-	 * pages of a program's memory needs a full registration, which takes longer. A key for more
-	 * pages of the kernel's memory is refused. Set by providers, ignored in hints.
+	 * pages of a program's memory needs a full registration, which takes longer; devices without full
+	 * registrations refuse it. A key of the kernel's memory has at most 256 of these pages. Set by
+	 * providers, ignored in hints.
 	 */
 	__u32 max_key_pages;
 };

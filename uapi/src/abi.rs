@@ -402,8 +402,9 @@ pub struct InfoEntry {
     /// How a key is revoked, `KFI_REVOCATION_*`. Set by providers, ignored in hints.
     pub revocation: u32,
     /// Maximum number of pages of a key by fast registration; `u32::MAX`: no limit. A key for more
-    /// pages of a program's memory needs a full registration, which takes longer. A key for more
-    /// pages of the kernel's memory is refused. Set by providers, ignored in hints.
+    /// pages of a program's memory needs a full registration, which takes longer; devices without full
+    /// registrations refuse it. A key of the kernel's memory has at most 256 of these pages. Set by
+    /// providers, ignored in hints.
     pub max_key_pages: u32,
 }
 const _: () = assert!(core::mem::size_of::<InfoEntry>() == 40 + 14 * 4 + 64 + 3 * 64 + 16);

@@ -5,7 +5,9 @@
 //!
 //! A wide fast registration has a value that the owner chooses. The value of a full registration
 //! is the device's choice, and hardware may choose the same few ones for ever: mlx5 takes the region
-//! that was freed last, with its value unchanged, and qedr has one value for each index.
+//! that was freed last, with its value unchanged, and qedr and hns have one value for each index. So a key
+//! has a full registration only if the device gives rights later, when the value is known to be new
+//! ([`registers_keys`]).
 
 use kernel::{
     prelude::*,
@@ -15,7 +17,7 @@ use kernel::{
 use super::{
     fast::Registration,
     group::Group,
-    policy::registers_user,
+    policy::registers_keys,
     slot::{
         KeySlot,
         Slot,
@@ -250,8 +252,8 @@ impl KeySlot {
     ///
     /// # Errors
     ///
-    /// - `EMSGSIZE` if the region is kernel memory, or the driver registers no user memory for the
-    ///   kernel ([`registers_user`]).
+    /// - `EMSGSIZE` if the region is kernel memory, or no full registration is allowed for keys of the
+    ///   device ([`registers_keys`]).
     /// - `ENOMEM` if there is no memory for the slot's state.
     pub(super) fn assign_full(
         self: &Arc<Self>,
@@ -260,7 +262,7 @@ impl KeySlot {
         access: Access,
     ) -> Result<KeyValue> {
         let wide = self.is_wide(&window);
-        if self.mem.user().is_none() || !wide && !registers_user(self.group.device().ib()) {
+        if self.mem.user().is_none() || !wide && !registers_keys(self.group.device().ib()) {
             return Err(EMSGSIZE);
         }
         let full = KBox::new_uninit(GFP_KERNEL_ACCOUNT)?;

@@ -1,14 +1,20 @@
 // SPDX-License-Identifier: GPL-2.0
 //! The policies of each driver: how a key made by fast registration is revoked, where the
 //! administrator may choose (`/sys/module/kverbs/parameters/revoke`), how the device numbers its
-//! regions, and whether it registers a program's memory for the kernel.
+//! regions, whether it registers a program's memory for the kernel, and whether for keys.
 //!
 //! `docs/design/keys-on-devices.md` has the reasons.
 
-use crate::ib::{
-    self,
-    device::Device,
-    raw, //
+use crate::{
+    ib::{
+        self,
+        device::Device,
+        raw, //
+    },
+    limits::{
+        FAST_PAGES,
+        WIDE_PAGES, //
+    }, //
 };
 
 /// A way to revoke a key.
@@ -55,6 +61,34 @@ fn reads_udata(driver: raw::rdma_driver_id) -> bool {
 /// own is asked too.
 pub(crate) fn registers_user(device: &Device) -> bool {
     !reads_udata(device.driver()) && !reads_udata(device.policy_driver())
+}
+
+/// Returns the kernel file that shows why keys by full registration are allowed on a driver's devices,
+/// although rights cannot be given later. In a full registration the device chooses the value, so
+/// peers have rights before kverbs knows whether the value is new.
+fn allows_full(driver: raw::rdma_driver_id) -> Option<&'static str> {
+    match driver {
+        // `siw_mr_add_mem()` draws the index at random from 2^24. A value comes again only by chance, and
+        // siw keeps fewer promises anyway (docs/devices.md).
+        raw::rdma_driver_id_RDMA_DRIVER_SIW => Some("drivers/infiniband/sw/siw/siw_verbs.c"),
+        _ => None,
+    }
+}
+
+/// Returns whether keys of a device can have windows that only a full registration covers.
+pub(crate) fn registers_keys(device: &Device) -> bool {
+    let safe = device.opens() || allows_full(device.policy_driver()).is_some();
+    safe && registers_user(device)
+}
+
+/// Returns the maximum number of pages of a key by fast registration. If the device
+/// [has no others](registers_keys), no key of a program has more.
+pub(crate) fn key_pages(device: &Device) -> u32 {
+    let most = match registers_keys(device) {
+        true => FAST_PAGES,
+        false => WIDE_PAGES,
+    };
+    device.max_fast_reg_pages().min(most)
 }
 
 impl Revocation {

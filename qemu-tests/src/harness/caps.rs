@@ -47,13 +47,16 @@ pub const BORROWED_READS: u16 = 1024;
 /// pages that the region has pinned.
 pub const FULL_KEYS: u16 = 2048;
 
-/// A key can have a window of any length. irdma's registration of user memory reads the program's
-/// `udata` (`irdma_reg_user_mr()` in `drivers/infiniband/hw/irdma/verbs.c`), so kverbs never calls it,
-/// and a window has at most 64 MiB (`WIDE_PAGES` in `kverbs-provider/src/limits.rs`).
+/// A key can have a window of any length. On a card, a window has at most the pages of the device's
+/// page list, and 64 MiB (`WIDE_PAGES` in `kverbs-provider/src/limits.rs`), because a full registration
+/// gives rights before its value is known.
 pub const ANY_WINDOW: u16 = 4096;
 
+/// A key can have a window of 24 MiB.
+pub const WIDE_WINDOWS: u16 = 8192;
+
 /// The names of all capabilities.
-const NAMES: [(u16, &str); 13] = [
+const NAMES: [(u16, &str); 14] = [
     (IMMEDIATE_DATA, "immediate data"),
     (ATOMICS, "atomics"),
     (REMOTE_ERRORS, "errors of the peer"),
@@ -67,6 +70,7 @@ const NAMES: [(u16, &str); 13] = [
     (BORROWED_READS, "reads into borrowed pages"),
     (FULL_KEYS, "keys by full registration"),
     (ANY_WINDOW, "windows of any length"),
+    (WIDE_WINDOWS, "windows of 24 MiB"),
 ];
 
 /// The words before the names of missing capabilities, in the reason of a skipped test.
@@ -94,11 +98,9 @@ pub fn of(env: &Env) -> Result<u16> {
         | has(ATOMICS, info.caps & KFI_ATOMIC != 0)
         | has(by_packets, !iwarp)
         | has(FULL_KEYS, card() == 0)
-        | has(ANY_WINDOW, card() != IRDMA))
+        | has(ANY_WINDOW, card() == 0)
+        | has(WIDE_WINDOWS, card() == 0 || info.max_key_pages > 24 << 8))
 }
-
-/// The number of irdma in `enum rdma_driver_id`.
-const IRDMA: u32 = 9;
 
 /// Returns the number of the driver as whose card the devices behave, or 0.
 fn card() -> u32 {

@@ -43,6 +43,12 @@ pub const TESTS: &[Test] = &[
     .seconds(20)
     .on(NETNS),
     Test::pair(
+        "devices.p04_window_beyond_the_page_list_is_refused_over_each_profile",
+        beyond_each,
+    )
+    .seconds(20)
+    .on(NETNS),
+    Test::pair(
         "devices.messages_of_3_mib_fit_where_regions_have_pieces_of_1_mib",
         messages,
     )
@@ -302,6 +308,34 @@ fn pieces(ctx: &mut Ctx, mut bench: Bench, len: usize) -> Result<()> {
     ctx.barrier("written")?;
     bench.buf.check_part(0, len / 2, 5)?;
     bench.buf.check_part(len / 2, len / 2, 5)
+}
+
+/// P4: a card chooses the value of a full registration, and gives rights before kverbs knows the value. So a
+/// window beyond the page list, or of more than 64 MiB, is refused, with the limit that getinfo names.
+fn beyond_each(ctx: &mut Ctx) -> Result<()> {
+    if !ctx.first() {
+        return ctx.barrier("over");
+    }
+    for profile in PROFILES {
+        let fake = Fake::with(profile)?;
+        beyond(ctx).with_context(|| profile.name.to_owned())?;
+        drop(fake);
+    }
+    ctx.barrier("over")
+}
+
+fn beyond(ctx: &Ctx) -> Result<()> {
+    let side = Side::open(ctx)?;
+    let most = u64::from(own_info(&side.dev, &ctx.env)?.max_key_pages);
+    ensure!((511..=16384).contains(&most), "{most} pages");
+    let buf = Buf::new(((most + 1) * PAGE) as usize)?;
+    let region = side.reg(&buf, LOCAL | REMOTE)?.handle;
+    let slot = side.dev.key_alloc(region, 1)?[0];
+    let assign = |at, len| side.dev.key_assign(slot, at, len, REMOTE);
+    refused(assign(0, (most + 1) * PAGE), libc::EMSGSIZE, "a page more")?;
+    refused(assign(PAGE - 1, most * PAGE), libc::EMSGSIZE, "unaligned")?;
+    assign(PAGE, most * PAGE).context("the longest window")?;
+    Ok(())
 }
 
 /// Over irdma a region in many pieces consists of registrations of 1 MiB. An endpoint with an `iov_limit`

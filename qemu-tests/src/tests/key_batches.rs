@@ -5,7 +5,7 @@
 use super::keys::{hammer, try_all, Bench, Try};
 use super::refused;
 use crate::buf::Buf;
-use crate::harness::{Ctx, Test, SMOKE};
+use crate::harness::{caps, Ctx, Test, SMOKE};
 use crate::op::{self, iov};
 use crate::pair::{connect, Opts, Remote, Side, LOCAL, REMOTE};
 use crate::raw::Dev;
@@ -23,7 +23,9 @@ pub const TESTS: &[Test] = &[
     )
     .seconds(60)
     .also(SMOKE),
-    Test::pair("keys.p02_batch_of_all_sizes_keeps_each_range", all_sizes).seconds(60),
+    Test::pair("keys.p02_batch_of_all_sizes_keeps_each_range", all_sizes)
+        .seconds(60)
+        .needs(caps::WIDE_WINDOWS),
     Test::pair(
         "keys.p03_mass_revocation_under_writes_lets_no_byte_land_after_return",
         mass_revocation,

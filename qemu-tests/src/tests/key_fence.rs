@@ -68,7 +68,7 @@ struct Plan {
 const LANE: usize = 3 << 20;
 /// One window with odd edges, too wide for `IB_WR_REG_MR`: it is registered by `ib_reg_user_mr`.
 const WIDE: Plan = Plan {
-    windows: &[(777, (2 << 20) + 4320)],
+    windows: &[(777, (1 << 20) + 4320)],
     endpoint: false,
 };
 /// One window registered by `ib_reg_user_mr`, and some by `IB_WR_REG_MR`.

@@ -272,7 +272,7 @@ fn guess(ctx: &mut Ctx) -> Result<()> {
         return ctx.barrier("done");
     }
     lanes.own_keys = LANES / 2;
-    let secret = Buf::new((2 << 20) + 8192)?;
+    let secret = Buf::new((1 << 20) + 8192)?;
     secret.clear(0x66);
     // An endpoint that is never connected, so no peer may reach memory bound to it.
     let ep = own_endpoint(&lanes.side)?.handle;
@@ -320,7 +320,7 @@ fn guess_auth(ctx: &mut Ctx) -> Result<()> {
         try_each(ctx, &mut lanes, Vec::new())?;
         return ctx.barrier("done");
     }
-    let secret = Buf::new((2 << 20) + 8192)?;
+    let secret = Buf::new((1 << 20) + 8192)?;
     secret.clear(0x66);
     let dev = &lanes.side.dev;
     let region = lanes.side.reg(&secret, LOCAL | REMOTE)?.handle;

@@ -124,7 +124,7 @@ fn one_slot(ctx: &mut Ctx) -> Result<()> {
 /// P3: keys of one call are invalidated in chains, and all of them are refused. Slots without a key,
 /// and a key of a large window, which is no fast registration, are among them.
 fn batch(ctx: &mut Ctx) -> Result<()> {
-    const LARGE: u64 = 2 << 20;
+    const LARGE: u64 = 300 * PAGE;
     const SLOTS: u32 = 64;
     if !has_devices(ctx) {
         return Ok(());

@@ -15,7 +15,9 @@ use std::os::unix::fs::FileExt;
 
 /// The topic's tests.
 pub const TESTS: &[Test] = &[
-    Test::pair("keys.p05_windows_over_huge_pages_reach_exact_bytes", huge).seconds(20),
+    Test::pair("keys.p05_windows_over_huge_pages_reach_exact_bytes", huge)
+        .seconds(20)
+        .needs(caps::WIDE_WINDOWS),
     Test::pair(
         "keys.p05_windows_over_scattered_gigabyte_reach_exact_bytes",
         scattered,

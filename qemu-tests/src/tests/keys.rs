@@ -8,7 +8,7 @@
 use super::modules::{add_link, delete_link};
 use super::refused;
 use crate::buf::Buf;
-use crate::harness::caps::{FENCED_READS, READ_RIGHTS, REMOTE_ERRORS};
+use crate::harness::caps::{FENCED_READS, READ_RIGHTS, REMOTE_ERRORS, WIDE_WINDOWS};
 use crate::harness::leaks::vm_pin;
 use crate::harness::{skip, Ctx, Test, NETNS, SMOKE};
 use crate::op::{self, iov};
@@ -33,7 +33,9 @@ pub const TESTS: &[Test] = &[
         .seconds(8)
         .needs(READ_RIGHTS),
     Test::pair("keys.p02_key_on_other_domain_is_refused", other_domain).seconds(8),
-    Test::pair("keys.p02_access_beyond_large_range_is_refused", large_range).seconds(15),
+    Test::pair("keys.p02_access_beyond_large_range_is_refused", large_range)
+        .seconds(15)
+        .needs(WIDE_WINDOWS),
     Test::pair(
         "keys.p02_writes_through_adjacent_windows_stay_within_each",
         many_windows,

@@ -64,7 +64,8 @@ pub struct DomainAttr {
     pub durable: u32,
     /// How a key is revoked (`KFI_REVOCATION_*`).
     pub revocation: u32,
-    /// Maximum number of pages of a key by fast registration; `u32::MAX`: no limit.
+    /// Maximum number of pages of a key by fast registration; `u32::MAX`: no limit. A program's key has more
+    /// only on devices with full registrations.
     pub max_key_pages: u32,
 }
 
