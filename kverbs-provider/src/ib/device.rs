@@ -82,6 +82,8 @@ pub(crate) struct Device {
     ptr: NonNull<raw::ib_device>,
     /// True while the device has always flushed posted work requests in time.
     flushes: AtomicBool,
+    /// True if the driver has refused a deregistration, also after a wait, and agreed to none since.
+    refuses: AtomicBool,
     #[pin]
     gate: Mutex<Gate>,
     #[pin]
@@ -110,6 +112,7 @@ impl Device {
         pin_init!(Self {
             ptr,
             flushes: AtomicBool::new(true),
+            refuses: AtomicBool::new(false),
             gate <- new_mutex!(Gate { closed: false, inside: 0, outside: 0 }),
             left <- new_condvar!(),
             parked <- new_mutex!(KVec::new(), "kverbs_parked"),
@@ -215,6 +218,18 @@ impl Device {
     /// thousand queue pairs.
     pub(super) fn does_not_flush(&self) {
         self.flushes.store(false, Ordering::Relaxed);
+    }
+
+    /// Returns whether the driver refuses deregistrations, so that waiting is of no use. irdma refuses all
+    /// while the card is reset.
+    pub(super) fn refuses(&self) -> bool {
+        self.refuses.load(Ordering::Relaxed)
+    }
+
+    /// Records the result of a deregistration. One wait is enough, because there may be ten thousand
+    /// regions.
+    pub(super) fn note_refusal(&self, refused: bool) {
+        self.refuses.store(refused, Ordering::Relaxed);
     }
 
     /// Returns whether the DMA layer copies between mapped memory and the device, or flushes

@@ -298,16 +298,19 @@ impl Mr {
         to_result(unsafe { raw::kverbs_dereg_mr(self.as_ptr()) })
     }
 
-    /// Requests deregistration until the driver agrees, for up to 341 ms.
+    /// Requests deregistration until the driver agrees, for up to 341 ms, or once if the driver has refused
+    /// another region for that long since it last agreed.
     fn deregister_patiently(&self) -> Result {
+        let device = self.pd.device();
         let mut ended = fault::device().and_then(|()| self.deregister());
         for ms in RETRY_MS {
-            if ended.is_ok() {
+            if ended.is_ok() || device.refuses() {
                 break;
             }
             fsleep(Delta::from_millis(ms));
             ended = self.deregister();
         }
+        device.note_refusal(ended.is_err());
         ended
     }
 

@@ -8,9 +8,9 @@ use super::key_policy::Parameter;
 use super::key_seen::counters;
 use super::refused;
 use crate::buf::Buf;
-use crate::harness::guest::{load, unload};
+use crate::harness::guest::{load, unload, until};
 use crate::harness::{skip, Ctx, Test, LONG as LONG_RUN, NETNS};
-use crate::pair::{Side, LOCAL, REMOTE};
+use crate::pair::{Side, LOCAL, REMOTE, WAIT};
 use crate::profile::{self, Fake};
 use crate::raw::CallError;
 use crate::sys;
@@ -43,6 +43,12 @@ pub const TESTS: &[Test] = &[
         |c| alone(c, queues),
     )
     .seconds(20)
+    .on(NETNS),
+    Test::pair(
+        "devices.p11_end_of_many_keys_is_bounded_if_the_driver_refuses_all",
+        |c| alone(c, refused_for_ever),
+    )
+    .seconds(40)
     .on(NETNS),
     Test::pair(
         "devices.p04_small_and_large_keys_of_few_regions_get_rested_values",
@@ -502,4 +508,34 @@ fn queues(ctx: &mut Ctx) -> Result<()> {
             Ok(())
         },
     )
+}
+
+/// P11: the driver refuses all deregistrations while a program with 300 keys ends. Not each of them waits
+/// for the driver. When the driver agrees again, nothing is left.
+fn refused_for_ever(ctx: &mut Ctx) -> Result<()> {
+    const KEYS: u32 = 300;
+    let fake = Fake::with(profile::find("irdma")?)?;
+    let side = Side::open(ctx)?;
+    let buf = Buf::new(PAGE as usize)?;
+    let region = side.reg(&buf, LOCAL | REMOTE)?.handle;
+    for slot in side.dev.key_alloc(region, KEYS)? {
+        side.dev.key_assign(slot, 0, PAGE, REMOTE)?;
+    }
+    fake.set("refuse=dereg_mr:16:0:-1")?;
+    let start = Instant::now();
+    drop((side, buf));
+    let took = start.elapsed();
+    let refusals = fake.counters()?["dereg_mr"].refused;
+    fake.set("reset=1")?;
+    eprintln!("{refusals} refusals in {took:?}");
+    ensure!(refusals >= u64::from(KEYS), "{refusals} refusals");
+    // 341 ms for each would be 102 s.
+    ensure!(took < sys::patience(Duration::from_secs(10)), "{took:?}");
+    // kverbs asks again with each tick.
+    until("the driver has agreed", WAIT, || {
+        let ended = fake.counters()?["dereg_mr"].all;
+        Ok((ended >= u64::from(KEYS)).then_some(()))
+    })?;
+    drop(fake);
+    Ok(())
 }
