@@ -379,6 +379,15 @@ u32 kverbs_key_rest(void)
 	return READ_ONCE(key_rest_s);
 }
 
+static unsigned int resting_regions = 32768;
+module_param(resting_regions, uint, 0644);
+MODULE_PARM_DESC(resting_regions, "memory regions of a device that may rest until their key values may be used again");
+
+u32 kverbs_resting_regions(void)
+{
+	return READ_ONCE(resting_regions);
+}
+
 static const char * const policies[] = {
 	[KVERBS_REVOKE_AUTO] = "auto",
 	[KVERBS_REVOKE_DEREGISTER] = "deregister",

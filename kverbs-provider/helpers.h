@@ -174,6 +174,9 @@ u32 kverbs_random(void);
 u32 kverbs_seconds(void);
 u32 kverbs_key_rest(void);
 
+/* Number of regions of each device that may rest until their key values come again. */
+u32 kverbs_resting_regions(void);
+
 /* Values of the parameter "revoke". */
 enum kverbs_revoke {
 	KVERBS_REVOKE_AUTO,

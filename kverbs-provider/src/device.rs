@@ -162,6 +162,7 @@ impl ClientOps for Device {
         self.resources.end_all();
         // Registrations that wait for a program's page delay the device, but no other consumer.
         self.ib.wait_for_late();
+        self.ib.end_resting();
         self.ib.end_parked();
     }
 }

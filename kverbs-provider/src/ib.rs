@@ -29,6 +29,7 @@ pub(crate) mod persist;
 pub(crate) mod qp;
 pub(crate) mod raw;
 pub(crate) mod reg_queue;
+pub(crate) mod resting;
 pub(crate) mod share;
 pub(crate) mod sockaddr;
 pub(crate) mod traced;

@@ -12,6 +12,7 @@ use crate::{
     },
     key::policy::{
         key_pages,
+        registers_keys,
         Revocation, //
     },
     limits::{
@@ -44,9 +45,7 @@ const CAPS: u64 = KFI_MSG
     | KFI_REMOTE_READ
     | KFI_REMOTE_WRITE
     | KFI_LOCAL_COMM
-    | KFI_REMOTE_COMM
-    | KFI_DYNAMIC_KEYS
-    | KFI_EP_KEYS;
+    | KFI_REMOTE_COMM;
 
 const MR_MODE: u64 = KFI_MR_LOCAL | KFI_MR_VIRT_ADDR | KFI_MR_ALLOCATED | KFI_MR_PROV_KEY;
 
@@ -61,8 +60,13 @@ pub(crate) fn domain_attr(live: &Live<'_>, device: &Device) -> Result<DomainAttr
         KFI_REACH_NO => 0,
         _ => KFI_RMA_PMEM,
     };
+    // Without fast registration, no key of a program is possible.
+    let keys = match key_pages(ib) {
+        0 if !registers_keys(ib) => 0,
+        _ => KFI_DYNAMIC_KEYS | KFI_EP_KEYS,
+    };
     Ok(DomainAttr {
-        caps: CAPS | atomic | pmem,
+        caps: CAPS | keys | atomic | pmem,
         mr_mode: MR_MODE,
         max_msg_size: device.max_msg_size(live)?,
         inject_size: INJECT_SIZE as u32,

@@ -35,7 +35,7 @@
 //! | [`revoke`], [`policy`] | revocation of one slot's key or many; each driver's way |
 //! | [`window`] | a part of a memory, and its address for peers |
 //! | [`key_values`] | sources of key values |
-//! | [`group`], [`worn`] | protection groups, and the regions that they keep |
+//! | [`group`] | protection groups, and the regions that they keep |
 //! | [`index`] | the keys of a group by their values |
 //! | [`write_back`] | writing bytes under a key back, for a peer's commit |
 //! | [`deferred`] | holds of a domain's operations while ordered keys are assigned |
@@ -53,5 +53,4 @@ pub(crate) mod policy;
 pub(crate) mod revoke;
 pub(crate) mod slot;
 pub(crate) mod window;
-mod worn;
 pub(crate) mod write_back;

@@ -330,7 +330,7 @@ impl Region {
                 true => pd.charge_pages(live, pages)?,
                 false => None,
             };
-            let mut mr = Mr::fast(live, &pd, pages)?;
+            let mut mr = Mr::with_room(live, &pd, pages)?;
             mr.keep_charge(charge);
             let count = mem.segment_count(start, len);
             let list = group.own_lists();

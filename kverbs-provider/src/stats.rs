@@ -26,6 +26,10 @@ pub(crate) static USED: Counter = Counter::new();
 pub(crate) static REUSED: Counter = Counter::new();
 /// Memory regions that were not used because no key value of theirs was available.
 pub(crate) static WORN: Counter = Counter::new();
+/// Indices of regions that were set aside until their key values have rested.
+pub(crate) static RESTING: Counter = Counter::new();
+/// Those of [`RESTING`] that are in use again.
+pub(crate) static RELEASED: Counter = Counter::new();
 
 /// Creates the files of the counters.
 pub(crate) fn files() -> Files {
@@ -35,7 +39,9 @@ pub(crate) fn files() -> Files {
             (c"fast", &FAST),
             (c"full", &FULL),
             (c"invalidated", &INVALIDATED),
+            (c"released", &RELEASED),
             (c"reserved", &RESERVED),
+            (c"resting", &RESTING),
             (c"reused", &REUSED),
             (c"short", &SHORT),
             (c"unused", &UNUSED),

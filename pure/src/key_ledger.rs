@@ -130,6 +130,23 @@ impl Wear {
         }
     }
 
+    /// Returns the second since which values of the record rest, `now` being the current one, or `None` if
+    /// the record has values that are not drawn.
+    ///
+    /// The half that ended first decides: its values can be drawn first.
+    pub fn resting_since(&self, now: u32) -> Option<u32> {
+        let mut first = now;
+        for half in &self.0 {
+            if half.drawn < HALF {
+                return None;
+            }
+            if half.live == 0 && age(now, half.ended) > age(now, first) {
+                first = half.ended;
+            }
+        }
+        Some(first)
+    }
+
     /// Records the end of a key with `byte`, in second `now`. No peer can use the key any more.
     pub fn end(&mut self, byte: u8, now: u32) {
         let half = self.half(byte);
@@ -156,6 +173,9 @@ pub enum Draw {
     Value(u8, bool),
     /// The epoch's values of the record are drawn.
     Spent,
+    /// The epoch's values of the record are drawn, and some have rested: they can be drawn in the next
+    /// epoch.
+    Rested,
     /// The epoch's values of the record have not rested yet.
     Resting,
     /// This one byte is drawn already, others of the record are not.
@@ -169,6 +189,14 @@ fn age(now: u32, then: u32) -> u32 {
         age if age <= u32::MAX / 2 => age,
         _ => 0,
     }
+}
+
+/// Returns whether values rest no longer in second `now`, if they rest since second `since` for `rest`
+/// seconds.
+pub fn has_rested(now: u32, since: u32, rest: u32) -> bool {
+    // Seconds are rounded down: only if the difference is greater, the time has passed. No time has always
+    // passed.
+    rest == 0 || age(now, since) > rest
 }
 
 /// The account of the values of one scope, without the records.
@@ -269,18 +297,20 @@ impl Ledger {
 
     /// Makes all values of a half available again, if the epoch and the terms allow it.
     fn renew(&mut self, half: &mut Half, terms: &Terms) -> Result<(), Draw> {
-        if terms.strict.is_some() || half.is_after(self.epoch) {
+        if terms.strict.is_some() || half.live != 0 {
             return Err(Draw::Spent);
         }
-        if half.live != 0 {
-            return Err(Draw::Spent);
+        let is_drawn = half.is_after(self.epoch);
+        if !has_rested(terms.now, half.ended, terms.rest) {
+            let in_epoch = age(terms.now, half.ended) <= age(terms.now, self.began);
+            let refused = match is_drawn || in_epoch {
+                true => Draw::Spent,
+                false => Draw::Resting,
+            };
+            return Err(refused);
         }
-        // Seconds are rounded down: only if the difference is greater, the time has passed. No time has
-        // always passed.
-        let rested = age(terms.now, half.ended);
-        if rested <= terms.rest && terms.rest != 0 {
-            let in_epoch = rested <= age(terms.now, self.began);
-            return Err(if in_epoch { Draw::Spent } else { Draw::Resting });
+        if is_drawn {
+            return Err(Draw::Rested);
         }
         half.drawn = 0;
         half.flags |= RENEWED;
@@ -345,6 +375,7 @@ impl Ledger {
                     }
                 }
                 Err(Draw::Spent) => {}
+                Err(_) if refused == Draw::Rested => {}
                 Err(why) => refused = why,
             }
         }
@@ -372,7 +403,7 @@ impl Ledger {
     }
 
     /// Accounts for a byte that the device has chosen. [`Draw::Value`] means that it may be used,
-    /// [`Draw::Spent`] that no byte of its half could be.
+    /// [`Draw::Spent`] or [`Draw::Rested`] that no byte of its half could be in this epoch.
     pub fn take(
         &mut self,
         record: u32,
@@ -443,38 +474,24 @@ pub trait Regions {
     /// Draws a value for a region: [`Ledger::draw`].
     fn draw(&mut self, region: &mut Self::Region) -> Result<Draw, Self::Error>;
 
-    /// Returns whether worn regions are held back, because the device may return the same ones for
-    /// ever otherwise.
-    fn holds(&self) -> bool;
+    /// Returns whether indices without a value are set aside, because the device may offer the same ones
+    /// for ever otherwise.
+    fn sets_aside(&self) -> bool;
 
-    /// Holds back a worn region, or frees it. Returns whether it is held back.
-    fn hold(&mut self, region: Self::Region) -> bool;
+    /// Frees a region without a value. If indices [are set aside](Regions::sets_aside), the device does not
+    /// offer its index again before [`Regions::release`]. Returns false, and leaves the index to the device,
+    /// if no more can be set aside.
+    fn set_aside(&mut self, region: Self::Region) -> bool;
 
-    /// Returns the number of regions that are held back.
-    fn held(&self) -> usize;
-
-    /// Draws a value for a region that is held back, the oldest being number 0. Removes and returns
-    /// the region if it has a value.
-    fn reuse(&mut self, at: usize) -> Result<(Draw, Option<Self::Region>), Self::Error>;
+    /// Lets the device offer that index again which rests for the longest time. Returns false if none
+    /// has rested.
+    fn release(&mut self) -> bool;
 
     /// Returns the number of the ledger's epoch.
     fn epoch(&self) -> u64;
 
     /// Begins the next epoch: [`Ledger::advance`].
     fn advance(&mut self, epoch: u64);
-
-    /// Frees a region of another kind that is held back, if the device had no region. Returns false if
-    /// there is none, or if this search has freed enough of them.
-    fn make_room(&mut self) -> bool;
-}
-
-/// The regions held back that a search has tried. It tries each once, however often it makes room.
-#[derive(Default)]
-struct Tried {
-    /// Number of regions, from the oldest.
-    count: usize,
-    /// True if a value of one has not rested.
-    resting: bool,
 }
 
 /// Finds a region with a value. Returns `None` if no value is available now, or ever for a `strict`
@@ -484,79 +501,76 @@ struct Tried {
 ///
 /// - An error of the device or of a draw.
 pub fn search<R: Regions>(regions: &mut R, strict: bool) -> Result<Option<R::Region>, R::Error> {
-    let mut tried = Tried::default();
-    loop {
-        let found = search_once(regions, strict, &mut tried);
-        // For a strict user the regions of the other kind have no value either.
-        if strict || matches!(found, Ok(Some(_))) || !regions.make_room() {
-            return found;
-        }
+    match regions.sets_aside() {
+        true => search_aside(regions, strict),
+        false => search_cyclic(regions, strict),
     }
 }
 
-/// Finds a region with a value among those of the device and those held back that are not `tried` yet.
-fn search_once<R: Regions>(
+/// Finds a region with a value on a device that offers an index again only after all others.
+fn search_cyclic<R: Regions>(
     regions: &mut R,
     strict: bool,
-    tried: &mut Tried,
 ) -> Result<Option<R::Region>, R::Error> {
     // One pass more than needed, because another task may begin an epoch meanwhile.
     for _ in 0..3 {
         let epoch = regions.epoch();
-        let (mut tries, mut resting) = (0, false);
-        let refused = loop {
-            let mut region = match regions.fresh() {
-                Ok(region) => region,
-                Err(e) => break Some(e),
-            };
+        let mut resting = false;
+        for _ in 0..TRIES {
+            let mut region = regions.fresh()?;
             match regions.draw(&mut region)? {
                 Draw::Value(..) => return Ok(Some(region)),
-                Draw::Spent | Draw::Taken => {}
                 Draw::Resting => resting = true,
+                _ => {}
             }
-            if regions.hold(region) {
-                // The number of regions that are held back is bounded.
-                continue;
-            }
-            tries += 1;
-            if regions.holds() || tries == TRIES {
-                // A device whose regions are held back would return the same one again.
-                break None;
-            }
-        };
-        if !strict && regions.held() > 0 {
-            // The device has no other region for this ledger.
-            return again(regions, epoch, tried);
+            regions.set_aside(region);
         }
-        match refused {
-            Some(e) => return Err(e),
-            None if strict || resting || regions.holds() => return Ok(None),
-            None => regions.advance(epoch),
+        if strict || resting {
+            return Ok(None);
         }
+        regions.advance(epoch);
     }
     Ok(None)
 }
 
-/// Finds a region with a value among those held back that are not `tried` yet.
-fn again<R: Regions>(
-    regions: &mut R,
-    epoch: u64,
-    tried: &mut Tried,
-) -> Result<Option<R::Region>, R::Error> {
-    for _ in 0..2 {
-        for at in tried.count..regions.held() {
-            match regions.reuse(at)? {
-                (_, Some(region)) => return Ok(Some(region)),
-                // Those behind it may have ended earlier: another user drew their last values.
-                (Draw::Resting, None) => tried.resting = true,
-                _ => {}
+/// Maximum number of regions that a search obtains if it sets indices aside. The next search goes on.
+pub const ROUNDS: usize = 16 * TRIES;
+
+/// Finds a region with a value on a device that may offer the same indices again and again.
+///
+/// An index that was set aside comes again only if the device offers no other one, or no more can be set
+/// aside: all values that can be had are drawn then, and the search is *short*. So is one that was offered
+/// [`TRIES`] indices whose values have rested: the device counts its indices up.
+fn search_aside<R: Regions>(regions: &mut R, strict: bool) -> Result<Option<R::Region>, R::Error> {
+    let (mut is_short, mut rested) = (false, 0);
+    for _ in 0..ROUNDS {
+        let epoch = regions.epoch();
+        let mut region = match regions.fresh() {
+            Ok(region) => region,
+            Err(_) if !strict && regions.release() => {
+                is_short = true;
+                continue;
             }
+            Err(e) => return Err(e),
+        };
+        let mut drawn = regions.draw(&mut region)?;
+        rested += usize::from(drawn == Draw::Rested);
+        if drawn == Draw::Rested && (is_short || rested == TRIES) {
+            regions.advance(epoch);
+            drawn = regions.draw(&mut region)?;
         }
-        if tried.resting {
-            break;
+        if let Draw::Value(..) = drawn {
+            return Ok(Some(region));
         }
-        regions.advance(epoch);
+        if regions.set_aside(region) {
+            continue;
+        }
+        // If none rests, as many as may are none: the device offers the same index again.
+        let again = drawn == Draw::Rested && !is_short;
+        if strict || !regions.release() && !again {
+            return Ok(None);
+        }
+        is_short = true;
     }
-    tried.count = regions.held();
     Ok(None)
 }

@@ -14,8 +14,8 @@
 //! | [`grant`] | tasks that a grant covers, its limits and its end |
 //! | [`hold`] | queue of deferred operations |
 //! | [`info`] | matching of a provider's offer with a caller's hints |
-//! | [`kept`] | bounds of a list of kept memory regions |
 //! | [`key`] | state machine of a key slot |
+//! | [`key_budget`] | bounds of the key values that a user draws |
 //! | [`key_ledger`] | accounting of key values of verbs devices |
 //! | [`pairs`] | copy plan between two lists of runs |
 //! | [`parts`] | division of a copy into parts, among parties with limits |
@@ -43,8 +43,8 @@ pub mod gid;
 pub mod grant;
 pub mod hold;
 pub mod info;
-pub mod kept;
 pub mod key;
+pub mod key_budget;
 pub mod key_ledger;
 pub mod pairs;
 pub mod parts;

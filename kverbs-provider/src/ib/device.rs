@@ -27,7 +27,8 @@ use kernel::{
 use super::{
     compat,
     mr::Parked,
-    raw, //
+    raw,
+    resting::Resting, //
 };
 use kfabric::{
     base::fault,
@@ -92,6 +93,9 @@ pub(crate) struct Device {
     /// this device, until [`Device::end_parked`].
     #[pin]
     parked: Mutex<KVec<Parked>>,
+    /// Each region holds its protection domain, and this device, until [`Device::end_resting`].
+    #[pin]
+    pub(super) resting: Resting,
 }
 
 // SAFETY: The C structure is reference counted, and any thread may use it.
@@ -116,6 +120,7 @@ impl Device {
             gate <- new_mutex!(Gate { closed: false, inside: 0, outside: 0 }),
             left <- new_condvar!(),
             parked <- new_mutex!(KVec::new(), "kverbs_parked"),
+            resting <- Resting::new(),
         })
     }
 

@@ -142,6 +142,12 @@ impl Mr {
         })
     }
 
+    /// Creates a region like [`Mr::fast`] that needs no value of the host's ledger: an index that rests makes
+    /// room for it.
+    pub(crate) fn with_room(live: &Live<'_>, pd: &Arc<Pd>, pages: u32) -> Result<Self> {
+        pd.device().with_room(|| Self::fast(live, pd, pages))
+    }
+
     /// Registers `len` bytes at `addr` of the current process. Peers know the first byte as `iova`,
     /// which has the same offset in its page.
     ///
@@ -266,16 +272,15 @@ impl Mr {
     }
 
     /// Sets the keys of a region, whose key was invalidated, to the next value of its index. Without
-    /// a [`Draw::Value`], the region has no value any more.
+    /// a [`Draw::Value`], the region is of no more use.
     pub(crate) fn next_key(&mut self, values: &Values) -> Draw {
         let draw = match &mut self.value {
             Some(value) => value.next(values),
             None => Draw::Spent,
         };
-        match draw {
+        if let Draw::Value(byte, _) = draw {
             // SAFETY: By the type invariant the region is alive; `&mut self` excludes other changes.
-            Draw::Value(byte, _) => unsafe { raw::kverbs_rotate_key(self.as_ptr(), byte) },
-            _ => self.value = None,
+            unsafe { raw::kverbs_rotate_key(self.as_ptr(), byte) }
         }
         draw
     }
@@ -298,8 +303,8 @@ impl Mr {
         to_result(unsafe { raw::kverbs_dereg_mr(self.as_ptr()) })
     }
 
-    /// Requests deregistration until the driver agrees, for up to 341 ms, or once if the driver has refused
-    /// another region for that long since it last agreed.
+    /// Requests deregistration until the driver agrees, for up to 341 ms. Requests it only once while the
+    /// driver [refuses](Device::refuses) all.
     fn deregister_patiently(&self) -> Result {
         let device = self.pd.device();
         let mut ended = fault::device().and_then(|()| self.deregister());
@@ -320,11 +325,11 @@ impl Mr {
         match deregister(&this) {
             Ok(()) => {
                 // SAFETY: `this` is not used again, so `pd` is moved out once.
-                drop(unsafe { core::ptr::read(&this.pd) });
+                let pd = unsafe { core::ptr::read(&this.pd) };
                 // SAFETY: `this` is not used again, so `charge` is moved out once.
                 drop(unsafe { core::ptr::read(&this.charge) });
                 // SAFETY: `this` is not used again, so `value` is moved out once.
-                drop(unsafe { core::ptr::read(&this.value) });
+                end_value(unsafe { core::ptr::read(&this.value) }, &pd);
                 Ok(())
             }
             Err(e) => Err((e, core::mem::ManuallyDrop::into_inner(this))),
@@ -371,9 +376,17 @@ impl Mr {
     }
 }
 
+/// Ends the value of a region that was deregistered. An index without a value is set aside.
+fn end_value(value: Option<Value>, pd: &Pd) {
+    if value.is_some_and(Value::end) {
+        pd.device().catch();
+    }
+}
+
 impl Drop for Mr {
     fn drop(&mut self) {
         let Err(e) = self.deregister_patiently() else {
+            end_value(self.value.take(), &self.pd);
             return;
         };
         let again = Self {
@@ -417,6 +430,7 @@ impl Parked {
                 mem,
             });
         }
+        pd.device().note_refusal(false);
         if remote {
             pd.untaint();
         }

@@ -70,10 +70,12 @@ impl Pd {
     }
 
     fn charged(_live: &Live<'_>, device: &Arc<Device>, charge: Option<Charge>) -> Result<Self> {
-        fault::device()?;
-        // SAFETY: The device is registered, as `_live` proves; the name is static.
-        let ptr = unsafe { raw::__ib_alloc_pd(device.as_ptr(), 0, CALLER.as_char_ptr()) };
-        let ptr = from_err_ptr(ptr)?;
+        // Without a local key for all memory, the domain has a region of the device.
+        let ptr = device.with_room(|| {
+            fault::device()?;
+            // SAFETY: The device is registered, as `_live` proves; the name is static.
+            from_err_ptr(unsafe { raw::__ib_alloc_pd(device.as_ptr(), 0, CALLER.as_char_ptr()) })
+        })?;
         // INVARIANT: The protection domain was created above.
         Ok(Self {
             ptr: NonNull::new(ptr).ok_or(ENOMEM)?,

@@ -63,6 +63,13 @@ pub(crate) fn current_user() -> u32 {
     unsafe { raw::kverbs_user() }
 }
 
+/// Returns the number of the current task's user, if the user has limits.
+pub(crate) fn limited_user() -> Option<u32> {
+    // SAFETY: The function has no preconditions.
+    let limit = unsafe { raw::kverbs_user_limit() };
+    (limit != u64::MAX).then(current_user)
+}
+
 /// Bytes counted for a user; dropping the value releases them.
 pub(super) struct Share {
     uid: u32,

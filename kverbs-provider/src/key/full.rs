@@ -44,7 +44,6 @@ use crate::{
     stats, //
 };
 use kfabric::{
-    base::errno::edquot,
     memory::Memory,
     provider::KeyValue,
     pure::key_ledger::{
@@ -165,7 +164,7 @@ impl KeySlot {
                 }
                 Ok(Err(why)) => {
                     // With `Taken` the index has other values, so the epoch goes on.
-                    waits |= why != Draw::Spent;
+                    waits |= matches!(why, Draw::Resting | Draw::Taken);
                     if tries == most && !waits {
                         // All values are used that the device offers.
                         values.advance(epoch);
@@ -210,17 +209,8 @@ impl KeySlot {
     fn register_wide(&self, live: &Live<'_>, window: Window, access: Access) -> Result<(Mr, How)> {
         let (offset, len) = (window.offset, window.len);
         let group = &self.group;
-        // In powers of two, so that a kept region serves keys of many lengths.
-        let pages = u32::try_from(self.window_pages(offset, len))?.next_power_of_two();
-        let pages = pages.min(group.device().ib().max_fast_reg_pages());
-        let pd = group.pd()?;
-        // Kept regions are charged, too.
-        let charge = loop {
-            match pd.charge_pages(live, pages) {
-                Err(e) if [EAGAIN, edquot()].contains(&e) && group.free_worn(pages) => {}
-                charge => break charge?,
-            }
-        };
+        let pages = u32::try_from(self.window_pages(offset, len))?;
+        let charge = group.pd()?.charge_pages(live, pages)?;
         let list = SgList::new(group.device().ib(), self.mem.segment_count(offset, len))?;
         let mut mr = self.find_region(live, pages)?;
         mr.keep_charge(charge);

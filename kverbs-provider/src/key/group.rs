@@ -26,12 +26,13 @@ use super::{
     deferred::Holds,
     fast::Registrar,
     index::Index,
-    key_values::Values,
-    policy::counts_up,
-    worn::{
-        is_wide,
-        Kept,
-        Worn, //
+    key_values::{
+        Payer,
+        Values, //
+    },
+    policy::{
+        counts_up,
+        user_values, //
     }, //
 };
 use crate::{
@@ -39,12 +40,10 @@ use crate::{
     ib::{
         device::Live,
         mr::Mr,
-        pd::Pd, //
+        pd::Pd,
+        share::limited_user, //
     },
-    limits::{
-        FAST_PAGES,
-        WIDE_PAGES, //
-    },
+    limits::FAST_PAGES,
     resource::{
         Class,
         GroupId,
@@ -58,6 +57,9 @@ use kfabric::provider::{
     Proof, //
 };
 
+/// Maximum number of regions that a group keeps.
+const KEPT: usize = 4096;
+
 /// The part of a group that is freed when the device is removed.
 #[pin_data]
 struct Inner {
@@ -65,8 +67,9 @@ struct Inner {
     pd: Mutex<Option<Arc<Pd>>>,
     #[pin]
     registrar: Registrar,
+    /// Regions whose indices have no value in the group's own ledger. Empty if the group shares one.
     #[pin]
-    worn: Mutex<Worn>,
+    kept: Mutex<KVVec<Mr>>,
     values: Values,
     base: u64,
     #[pin]
@@ -87,7 +90,7 @@ fn next_base() -> u64 {
 impl Resource for Inner {
     fn device_gone(&self) {
         self.registrar.end();
-        self.worn.lock().clear();
+        self.kept.lock().clear();
         // Under the lock: a task that finds `None` then knows that the resources above are freed.
         *self.pd.lock() = None;
     }
@@ -113,7 +116,7 @@ impl GroupOps for Shared {
 
     fn is_worn(&self) -> bool {
         let values = &self.0.inner.values;
-        values.is_exhausted() || values.is_strict() && self.0.worn() != 0
+        values.is_exhausted() || self.0.kept() != 0
     }
 }
 
@@ -138,12 +141,14 @@ impl Group {
             KeyValues::Own if !device.ib().is_siw() => next_base(),
             _ => 0,
         };
-        let source = Values::new(values)?;
+        let payer = program.then(limited_user).flatten();
+        let payer = payer.map(|uid| Payer::new(uid, user_values(device.ib())));
+        let source = Values::new(values, payer)?;
         let inner = Arc::pin_init(
             pin_init!(Inner {
                 pd <- new_mutex!(Some(pd), "kverbs_pd"),
                 registrar <- Registrar::new(),
-                worn <- new_mutex!(Worn::new(), "kverbs_worn"),
+                kept <- new_mutex!(KVVec::new(), "kverbs_kept"),
                 values: source,
                 base,
                 index <- Index::new(),
@@ -242,86 +247,23 @@ impl Group {
         self.inner.base
     }
 
-    /// Returns whether worn regions are kept. On a device that counts its indices up, they need not
-    /// be.
-    pub(super) fn keeps_worn(&self) -> bool {
+    /// Returns whether indices without a value are set aside. On a device that counts its indices up, they
+    /// need not be.
+    pub(super) fn sets_aside(&self) -> bool {
         !counts_up(self.device.ib())
     }
 
-    /// Keeps a region of `pages` pages without an available key value, so that the device does not
-    /// return it again. Frees the region and returns false if it cannot be kept.
-    pub(super) fn keep_worn(&self, mr: Mr, pages: u32) -> bool {
-        if !self.keeps_worn() {
-            return false;
-        }
-        let kept = {
-            let mut worn = self.inner.worn.lock();
-            let last = worn.len_of(pages);
-            worn.insert(last, Kept { mr, pages })
-        };
-        kept.is_ok()
+    /// Keeps a region, whose index has no value for this group alone, until the group ends. Frees the region
+    /// and returns false if the group keeps as many as it can.
+    pub(super) fn keep(&self, mr: Mr) -> bool {
+        let mut kept = self.inner.kept.lock();
+        // On failure the region is freed.
+        kept.len() < KEPT && kept.push(mr, GFP_KERNEL_ACCOUNT).is_ok()
     }
 
     /// Returns the number of kept regions.
-    pub(super) fn worn(&self) -> usize {
-        self.inner.worn.lock().len()
-    }
-
-    /// Returns the number of kept regions of the kind that has page lists of `pages` pages.
-    pub(super) fn worn_of(&self, pages: u32) -> usize {
-        self.inner.worn.lock().len_of(pages)
-    }
-
-    /// Calls `draw` for kept region number `at`, if it serves a key that needs a page list of `pages`
-    /// pages, and removes the region if `draw` returns true. Returns `None` if there is no such region,
-    /// and the region if it was removed.
-    ///
-    /// # Errors
-    ///
-    /// - The error of `draw`.
-    pub(super) fn draw_worn(
-        &self,
-        at: usize,
-        pages: u32,
-        draw: impl FnOnce(&mut Mr) -> Result<bool>,
-    ) -> Result<Option<Option<Mr>>> {
-        let mut worn = self.inner.worn.lock();
-        match worn.get_mut(at, pages) {
-            Some(kept) if kept.serves(pages) => match draw(&mut kept.mr)? {
-                true => Ok(worn.remove(at, pages).map(|kept| Some(kept.mr))),
-                false => Ok(Some(None)),
-            },
-            _ => Ok(None),
-        }
-    }
-
-    /// Removes kept region number `at` of the kind that has page lists of `pages` pages.
-    pub(super) fn take_worn(&self, at: usize, pages: u32) -> Option<Mr> {
-        let kept = self.inner.worn.lock().remove(at, pages);
-        kept.map(|kept| kept.mr)
-    }
-
-    /// Frees the oldest kept region of the kind that has page lists of `pages` pages. Returns false if
-    /// there is none.
-    pub(super) fn free_worn(&self, pages: u32) -> bool {
-        self.take_worn(0, pages).is_some()
-    }
-
-    /// Frees the oldest kept region of the other kind than that with page lists of `pages` pages. Returns
-    /// false if there is none.
-    pub(super) fn free_other_worn(&self, pages: u32) -> bool {
-        let other = match is_wide(pages) {
-            true => FAST_PAGES,
-            false => WIDE_PAGES,
-        };
-        self.free_worn(other)
-    }
-
-    /// Keeps a region of `pages` pages in place of one that was removed by [`Group::take_worn`].
-    pub(super) fn put_back_worn(&self, at: usize, mr: Mr, pages: u32) {
-        // On failure the region is freed, without the lock: the list is full.
-        let kept = self.inner.worn.lock().insert(at, Kept { mr, pages });
-        drop(kept);
+    pub(super) fn kept(&self) -> usize {
+        self.inner.kept.lock().len()
     }
 
     /// Returns whether each key needs a scatter list of its own.

@@ -8,6 +8,9 @@
 //! address base of its own has a ledger of its own
 //! ([`KeyValues::Own`](kfabric::provider::KeyValues::Own)).
 //!
+//! Each user of programs has a budget of values ([`kfabric::pure::key_budget`]): one user cannot draw all that
+//! others need. The accounts are part of the ledger, and outlive groups.
+//!
 //! A value is drawn when a slot reserves it. If the slot ends before the value was in a key or was
 //! returned to a caller, the value is given back: reservations exhaust nothing.
 //!
@@ -42,19 +45,96 @@ use crate::{
     stats, //
 };
 use kfabric::{
+    base::errno::edquot,
     provider::KeyValues,
-    pure::key_ledger::{
-        self,
-        record_of,
-        Chosen,
-        Draw,
-        Terms,
-        Wear, //
+    pure::{
+        key_budget::{
+            self,
+            Budget, //
+        },
+        key_ledger::{
+            self,
+            record_of,
+            Chosen,
+            Draw,
+            Terms,
+            Wear, //
+        }, //
     }, //
 };
 
 /// Number of records in one allocation of 128 bytes.
 const CHUNK: u32 = 4;
+
+/// Maximum number of accounts that the opening or closing of one looks at, to remove those of no use.
+const OLD: usize = 16;
+
+/// The account of a user, for the values of all devices: they are the same.
+struct Account {
+    budget: Budget,
+    /// Number of the user's groups.
+    groups: usize,
+}
+
+/// A user who pays for values.
+#[derive(Clone, Copy)]
+pub(crate) struct Payer {
+    uid: u32,
+    /// Number of values of the group's device that the user may draw at once.
+    limit: u32,
+}
+
+impl Payer {
+    /// Returns the user with number `uid`, who may draw `limit` values of a device at once.
+    pub(crate) fn new(uid: u32, limit: u32) -> Self {
+        Self { uid, limit }
+    }
+
+    fn terms(&self) -> key_budget::Terms {
+        key_budget::Terms {
+            now: ib::seconds(),
+            rest: ib::key_rest(),
+            limit: self.limit,
+        }
+    }
+}
+
+/// The accounts of a ledger's users, by their numbers.
+type Accounts = RBTree<u32, Account>;
+
+/// Takes a value from a user's budget. Returns false if none is left.
+fn pay(accounts: &mut Accounts, payer: Option<&Payer>) -> bool {
+    match payer.and_then(|payer| Some((payer, accounts.get_mut(&payer.uid)?))) {
+        Some((payer, account)) => account.budget.take(&payer.terms()),
+        None => true,
+    }
+}
+
+/// Returns a value to a user's budget.
+fn refund(accounts: &mut Accounts, payer: Option<&Payer>) {
+    if let Some(account) = payer.and_then(|payer| accounts.get_mut(&payer.uid)) {
+        account.budget.give_back();
+    }
+}
+
+/// Removes accounts that no group needs and that have drained, among the next few from that of user `from`.
+/// Returns the user from which to go on.
+fn sweep(accounts: &mut Accounts, from: u32, terms: &key_budget::Terms) -> u32 {
+    let mut from = from;
+    for _ in 0..OLD {
+        let Some(uid) = accounts.cursor_lower_bound(&from).map(|at| *at.current().0) else {
+            return 0;
+        };
+        let is_old = accounts
+            .get_mut(&uid)
+            .is_some_and(|account| account.groups == 0 && account.budget.is_empty(terms));
+        if is_old {
+            accounts.remove(&uid);
+        }
+        from = uid.wrapping_add(1);
+    }
+    from
+}
 
 /// The contents of a ledger.
 struct Book {
@@ -63,6 +143,9 @@ struct Book {
     wears: RBTree<u32, [Wear; CHUNK as usize]>,
     /// Bytes that the device has chosen, by record.
     chosen: RBTree<u32, Chosen>,
+    accounts: Accounts,
+    /// The user from which the next sweep of accounts goes on.
+    swept: u32,
 }
 
 /// A ledger of key values, with its records.
@@ -113,6 +196,45 @@ struct Page<'a> {
     record: u32,
     wear: &'a mut Wear,
     chosen: Option<&'a mut Chosen>,
+    accounts: &'a mut Accounts,
+}
+
+impl Page<'_> {
+    /// Draws by `draw`, and lets `payer` pay for a value.
+    ///
+    /// # Errors
+    ///
+    /// - `EDQUOT` if the user's budget is exhausted.
+    fn draw(self, payer: Option<&Payer>, draw: impl FnOnce(Page<'_>) -> Draw) -> Result<Draw> {
+        let Page {
+            ledger,
+            record,
+            wear,
+            chosen,
+            accounts,
+        } = self;
+        if !pay(accounts, payer) {
+            return Err(edquot());
+        }
+        let drawn = draw(Page {
+            ledger,
+            record,
+            wear,
+            chosen,
+            accounts: &mut *accounts,
+        });
+        if !matches!(drawn, Draw::Value(..)) {
+            refund(accounts, payer);
+        }
+        Ok(drawn)
+    }
+}
+
+/// Returns the second since which all values of a key's index rest in the ledger of the host, or `None` if
+/// some are not drawn.
+pub(crate) fn resting_since(key: u32) -> Option<u32> {
+    let ledger = SHARED.lock().clone()?;
+    ledger.resting_since(key)
 }
 
 impl Ledger {
@@ -127,10 +249,55 @@ impl Ledger {
                     ledger: key_ledger::Ledger::new(secret),
                     wears: RBTree::new(),
                     chosen: RBTree::new(),
+                    accounts: RBTree::new(),
+                    swept: 0,
                 }, "kverbs_key_values"),
             }),
             flags,
         )
+    }
+
+    /// Opens the account of a user for one more group.
+    ///
+    /// # Errors
+    ///
+    /// - `ENOMEM` if there is no memory for the account.
+    fn open(&self, payer: &Payer) -> Result {
+        let account = Account {
+            budget: Budget::default(),
+            groups: 0,
+        };
+        // UNACCOUNTED: The account may outlive the program, which must not get a new one.
+        let node = RBTreeNode::new(payer.uid, account, GFP_KERNEL)?;
+        let mut guard = self.book.lock();
+        let book = &mut *guard;
+        book.swept = sweep(&mut book.accounts, book.swept, &payer.terms());
+        if book.accounts.get(&payer.uid).is_none() {
+            // Cannot replace an entry, because the lookup found none.
+            let _ = book.accounts.insert(node);
+        }
+        if let Some(account) = book.accounts.get_mut(&payer.uid) {
+            account.groups += 1;
+        }
+        Ok(())
+    }
+
+    /// Ends a group of a user. The account stays as long as values of it count.
+    fn close(&self, payer: &Payer) {
+        let mut guard = self.book.lock();
+        let book = &mut *guard;
+        if let Some(account) = book.accounts.get_mut(&payer.uid) {
+            account.groups -= 1;
+        }
+        book.swept = sweep(&mut book.accounts, book.swept, &payer.terms());
+    }
+
+    fn resting_since(&self, key: u32) -> Option<u32> {
+        let record = record_of(key);
+        let book = self.book.lock();
+        let wear = book.wears.get(&(record / CHUNK))?.get((record % CHUNK) as usize)?;
+        // Under the lock, so no recorded end is later.
+        wear.resting_since(ib::seconds())
     }
 
     /// Calls `act` with the records of `key`; with `chooses`, also with the chosen bytes.
@@ -158,6 +325,7 @@ impl Ledger {
                             record,
                             wear,
                             chosen: known,
+                            accounts: &mut book.accounts,
                         }));
                     }
                     // Cannot replace an entry, because the lookup found none.
@@ -190,6 +358,10 @@ pub(crate) struct Value {
     key: u32,
     again: bool,
     fate: Fate,
+    /// The account of the user who drew the value.
+    payer: Option<Payer>,
+    /// True if other groups draw from the ledger.
+    shared: bool,
 }
 
 /// What the drop of a [`Value`] records.
@@ -215,13 +387,20 @@ impl Value {
         Draw::Value(self.byte(), self.again)
     }
 
+    /// Records the end of the key. Returns whether its index has no value left for any group.
+    pub(crate) fn end(self) -> bool {
+        let (ledger, key, shared) = (self.ledger.clone(), self.key, self.shared);
+        drop(self);
+        shared && ledger.resting_since(key).is_some()
+    }
+
     /// Gives the value back. It was in no key, and no caller has seen it.
     pub(crate) fn unused(mut self) {
         self.fate = Fate::Unused;
     }
 
     /// Records the end of the key, and draws the next value of its index from `values`, from which
-    /// this one was drawn.
+    /// this one was drawn. A user whose budget is exhausted gets none.
     pub(crate) fn next(&mut self, values: &Values) -> Draw {
         // CAST: Keeps the low byte.
         let byte = self.key as u8;
@@ -229,10 +408,12 @@ impl Value {
         let draw = self.ledger.with(self.key, false, |page| {
             let terms = values.terms();
             page.wear.end(byte, terms.now);
-            page.ledger
-                .draw_next(page.record, page.wear, byte, page.chosen, &terms)
+            page.draw(values.payer.as_ref(), |page| {
+                page.ledger
+                    .draw_next(page.record, page.wear, byte, page.chosen, &terms)
+            })
         });
-        match draw.unwrap_or(Draw::Spent) {
+        match draw.and_then(|draw| draw).unwrap_or(Draw::Spent) {
             Draw::Value(byte, again) => {
                 count(again);
                 self.key = self.key & !0xff | u32::from(byte);
@@ -261,6 +442,7 @@ impl Drop for Value {
                 page.wear.end(byte, ib::seconds());
             } else {
                 page.ledger.give_back(page.record, page.wear, byte);
+                refund(page.accounts, self.payer.as_ref());
             }
         });
     }
@@ -275,29 +457,44 @@ fn count(again: bool) {
 /// Source of the values of a group's keys.
 pub(crate) struct Values {
     ledger: Arc<Ledger>,
+    /// True if other groups draw from the ledger.
+    shared: bool,
     /// Moment from which the group gets no value twice, if it is strict.
     strict: Option<u64>,
     /// True if a draw found no value.
     refused: AtomicBool,
+    /// The account of the program's user, if the user has a limit.
+    payer: Option<Payer>,
 }
 
 impl Values {
-    /// Returns the source for a group.
-    pub(crate) fn new(wanted: KeyValues) -> Result<Self> {
+    /// Returns the source for a group, for whose values `payer` pays.
+    pub(crate) fn new(wanted: KeyValues, payer: Option<Payer>) -> Result<Self> {
         let shared = match wanted {
             KeyValues::Own => None,
             _ => SHARED.lock().clone(),
         };
+        let is_shared = shared.is_some();
         let ledger = match shared {
             Some(ledger) => ledger,
             None => Ledger::new(GFP_KERNEL_ACCOUNT)?,
         };
         let strict = (wanted != KeyValues::Again).then(|| ledger.book.lock().ledger.joined());
+        if let Some(payer) = &payer {
+            ledger.open(payer)?;
+        }
         Ok(Self {
             ledger,
+            shared: is_shared,
             strict,
             refused: AtomicBool::new(false),
+            payer,
         })
+    }
+
+    /// Returns whether other groups draw from the ledger.
+    pub(crate) fn are_shared(&self) -> bool {
+        self.shared
     }
 
     /// Returns whether the group gets no value twice.
@@ -334,6 +531,8 @@ impl Values {
             key: key & !0xff | u32::from(byte),
             again,
             fate: Fate::Ended,
+            payer: self.payer,
+            shared: self.shared,
         })
     }
 
@@ -341,12 +540,15 @@ impl Values {
     ///
     /// # Errors
     ///
+    /// - `EDQUOT` if the user's budget is exhausted.
     /// - `ENOMEM` if there is no memory for the record.
     pub(crate) fn draw(&self, key: u32) -> Result<Result<Value, Draw>> {
         let draw = self.ledger.with(key, false, |page| {
-            page.ledger
-                .draw(page.record, page.wear, page.chosen, &self.terms())
-        })?;
+            page.draw(self.payer.as_ref(), |page| {
+                page.ledger
+                    .draw(page.record, page.wear, page.chosen, &self.terms())
+            })
+        })??;
         Ok(self.drawn(key, draw))
     }
 
@@ -354,16 +556,19 @@ impl Values {
     ///
     /// # Errors
     ///
+    /// - `EDQUOT` if the user's budget is exhausted.
     /// - `ENOMEM` if there is no memory for the record.
     pub(crate) fn take(&self, key: u32) -> Result<Result<Value, Draw>> {
-        let draw = self.ledger.with(key, true, |page| match page.chosen {
-            // CAST: Keeps the low byte.
-            Some(chosen) => {
-                page.ledger
-                    .take(page.record, page.wear, chosen, key as u8, &self.terms())
-            }
-            None => Draw::Spent,
-        })?;
+        let draw = self.ledger.with(key, true, |page| {
+            page.draw(self.payer.as_ref(), |page| match page.chosen {
+                // CAST: Keeps the low byte.
+                Some(chosen) => {
+                    page.ledger
+                        .take(page.record, page.wear, chosen, key as u8, &self.terms())
+                }
+                None => Draw::Spent,
+            })
+        })??;
         Ok(self.drawn(key, draw))
     }
 
@@ -378,5 +583,13 @@ impl Values {
         book.ledger.advance(epoch, ib::seconds());
         let now = book.ledger.epoch();
         self.ledger.epoch.store(now, Ordering::Relaxed);
+    }
+}
+
+impl Drop for Values {
+    fn drop(&mut self) {
+        if let Some(payer) = &self.payer {
+            self.ledger.close(payer);
+        }
     }
 }

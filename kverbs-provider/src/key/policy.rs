@@ -16,6 +16,7 @@ use crate::{
         WIDE_PAGES, //
     }, //
 };
+use kfabric::pure::key_ledger::RECORDS;
 
 /// A way to revoke a key.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -44,8 +45,22 @@ fn is_fence(driver: raw::rdma_driver_id) -> bool {
 pub(crate) fn counts_up(device: &Device) -> bool {
     matches!(
         device.policy_driver(),
-        raw::rdma_driver_id_RDMA_DRIVER_RXE | raw::rdma_driver_id_RDMA_DRIVER_SIW
+        // `rxe_pool.c` (`xa_alloc_cyclic()`), and `mlx4_bitmap_alloc()`. siw draws at random from 2^24.
+        raw::rdma_driver_id_RDMA_DRIVER_RXE
+            | raw::rdma_driver_id_RDMA_DRIVER_SIW
+            | raw::rdma_driver_id_RDMA_DRIVER_MLX4
     )
+}
+
+/// Returns the number of key values that a user may draw at once: an eighth of those that can be in use
+/// or rest. Within the time of a rest a user draws a quarter at most, and spends a third: a region that is
+/// invalidated skips the last values of each half.
+pub(crate) fn user_values(device: &Device) -> u32 {
+    let indices = match counts_up(device) {
+        true => device.max_mr(),
+        false => device.max_resting(),
+    };
+    indices.clamp(1, RECORDS) * (256 / 8)
 }
 
 /// Returns whether a driver's `ib_reg_user_mr()` reads the caller's `udata`. The kernel has none: the

@@ -29,13 +29,15 @@ use super::{
     full::Full,
     group::Group,
     index::Entry,
-    key_values::Values,
+    key_values::{
+        resting_since,
+        Values, //
+    },
     revoke::revoke_one,
     window::{
         self,
         Window, //
-    },
-    worn, //
+    }, //
 };
 use crate::{
     data::level,
@@ -48,6 +50,7 @@ use crate::{
             Mr, //
         },
         pd::Pd,
+        resting::Aside,
         work, //
     },
     limits::REFILL_MS,
@@ -59,6 +62,7 @@ use crate::{
     stats, //
 };
 use kfabric::{
+    base::errno::edquot,
     memory::Memory,
     provider::{
         KeyOps,
@@ -68,7 +72,8 @@ use kfabric::{
     pure::key_ledger::{
         search,
         Draw,
-        Regions, //
+        Regions,
+        TRIES, //
     },
     sys::NoIo, //
 };
@@ -88,7 +93,7 @@ pub(super) enum State {
 /// The fields that the slot's lock protects.
 pub(super) struct Slot {
     pub(super) state: State,
-    /// A region without a value. The next refill frees it, after the revocation.
+    /// A region that is of no more use. The next refill frees it, after the revocation.
     spent: Option<Mr>,
     /// The window of the key and the rights of peers, while the slot has a key.
     pub(super) open: Option<(Window, Access)>,
@@ -243,6 +248,7 @@ impl KeySlot {
     ///
     /// # Errors
     ///
+    /// - `EDQUOT` if the user's budget of values is exhausted.
     /// - `ENOSPC` if no tried region has an available key value.
     pub(super) fn find_region(&self, live: &Live<'_>, pages: u32) -> Result<Mr> {
         let group = &self.group;
@@ -251,8 +257,9 @@ impl KeySlot {
             group,
             pd: group.pd()?,
             pages,
-            replaced: 0,
-            dry: false,
+            skipped: KVec::new(),
+            missed: 0,
+            broken: false,
         };
         let found = search(&mut tried, group.values().is_strict())?;
         if found.is_none() {
@@ -327,23 +334,26 @@ struct Tried<'a> {
     group: &'a Group,
     pd: Arc<Pd>,
     pages: u32,
-    /// Kept regions of another length or kind that were replaced.
-    replaced: usize,
-    /// True if the device gave no region, although it works.
-    dry: bool,
+    /// Regions whose indices have values, but not for this group. Freed after the search.
+    skipped: KVec<Mr>,
+    /// Number of indices that could not be set aside, because the device offered other ones.
+    missed: usize,
+    /// True if the device does not answer: it lacks no region.
+    broken: bool,
 }
-
-/// Maximum number of kept regions that one assignment replaces, each by two commands to the device.
-const REPLACED: usize = 16;
 
 impl Regions for Tried<'_> {
     type Region = Mr;
     type Error = Error;
 
     fn fresh(&mut self) -> Result<Mr> {
-        // Drivers have many errors for a device without a free region.
-        Mr::fast(self.live, &self.pd, self.pages)
-            .inspect_err(|e| self.dry |= ![EIO, ENODEV, ETIMEDOUT].contains(e))
+        // For a ledger of the group's own, resting indices have values.
+        let obtain = match self.group.values().are_shared() {
+            true => Mr::fast,
+            false => Mr::with_room,
+        };
+        obtain(self.live, &self.pd, self.pages)
+            .inspect_err(|e| self.broken = [EIO, ENODEV, ETIMEDOUT].contains(e))
     }
 
     fn draw(&mut self, mr: &mut Mr) -> Result<Draw> {
@@ -357,58 +367,37 @@ impl Regions for Tried<'_> {
         })
     }
 
-    fn holds(&self) -> bool {
-        self.group.keeps_worn()
+    fn sets_aside(&self) -> bool {
+        self.group.sets_aside()
     }
 
-    fn hold(&mut self, mut mr: Mr) -> bool {
+    fn set_aside(&mut self, mr: Mr) -> bool {
         stats::WORN.add(1);
-        if worn::is_wide(self.pages) {
-            // A slot's charge covers its reserve, but no slot has this region.
-            let Ok(charge) = self.pd.charge_pages(self.live, self.pages) else {
-                return false;
-            };
-            mr.keep_charge(charge);
+        if !self.sets_aside() {
+            return true;
         }
-        self.group.keep_worn(mr, self.pages)
-    }
-
-    fn held(&self) -> usize {
-        self.group.worn_of(self.pages)
-    }
-
-    fn reuse(&mut self, at: usize) -> Result<(Draw, Option<Mr>)> {
-        let (group, pages) = (self.group, self.pages);
-        let mut drawn = Draw::Resting;
-        let found = group.draw_worn(at, pages, |mr| {
-            drawn = self.draw(mr)?;
-            Ok(matches!(drawn, Draw::Value(..)))
-        })?;
-        if let Some(found) = found {
-            return Ok((drawn, found));
+        if !self.group.values().are_shared() {
+            return self.group.keep(mr);
         }
-        if self.replaced == REPLACED {
-            // The next call finds those that were replaced.
-            return Ok((Draw::Resting, None));
+        if resting_since(mr.rkey()).is_none() {
+            // On failure the region is freed, and the search ends.
+            let skips = self.skipped.len() < TRIES;
+            return skips && self.skipped.push(mr, GFP_KERNEL_ACCOUNT).is_ok();
         }
-        let Some(mr) = group.take_worn(at, pages) else {
-            // Another task has taken the region.
-            return Ok((Draw::Resting, None));
-        };
-        self.replaced += 1;
-        // Of another length: the device then returns the same region again, or one that was used longer
-        // ago.
+        // The device probably offers the index of the last freed region, or the lowest one.
         drop(mr);
-        let mut mr = self.fresh()?;
-        let draw = self.draw(&mut mr)?;
-        if let Draw::Value(..) = draw {
-            return Ok((draw, Some(mr)));
+        match self.group.device().ib().set_aside(self.live) {
+            Aside::Done => true,
+            Aside::Missed => {
+                self.missed += 1;
+                self.missed < TRIES
+            }
+            Aside::Full => false,
         }
-        if worn::is_wide(pages) {
-            mr.keep_charge(self.pd.charge_pages(self.live, pages)?);
-        }
-        group.put_back_worn(at, mr, pages);
-        Ok((draw, None))
+    }
+
+    fn release(&mut self) -> bool {
+        !self.broken && self.group.device().ib().release_rested()
     }
 
     fn epoch(&self) -> u64 {
@@ -417,13 +406,6 @@ impl Regions for Tried<'_> {
 
     fn advance(&mut self, epoch: u64) {
         self.group.values().advance(epoch);
-    }
-
-    fn make_room(&mut self) -> bool {
-        let lacks = core::mem::replace(&mut self.dry, false) && self.replaced < REPLACED;
-        let freed = lacks && self.group.free_other_worn(self.pages);
-        self.replaced += usize::from(freed);
-        freed
     }
 }
 
@@ -571,7 +553,7 @@ impl KeyOps for Key {
                     stats::SHORT.add(1);
                     // Values rest for minutes, or are exhausted until another user frees regions:
                     // the next assignment tries again.
-                    if e == ENOSPC && inner.group.is_ready() {
+                    if (e == ENOSPC || e == edquot()) && inner.group.is_ready() {
                         return;
                     }
                 }

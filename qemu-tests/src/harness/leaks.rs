@@ -87,8 +87,14 @@ impl Baseline {
         if pinned != 0 {
             left.push(format!("{pinned} pinned pages"));
         }
+        let resting = resting();
         for (what, count) in rdma() {
-            let before = self.rdma.get(&what).copied().unwrap_or(0);
+            let mut before = self.rdma.get(&what).copied().unwrap_or(0);
+            before += match what.rsplit(' ').next() {
+                Some("mr") => resting,
+                Some("pd") => resting.min(1),
+                _ => 0,
+            };
             if count > before {
                 left.push(format!("rdma {what}: {count}, was {before}"));
             }
@@ -173,6 +179,17 @@ pub fn pinned() -> i64 {
         line.and_then(|v| v.parse().ok()).unwrap_or(0)
     };
     get("nr_foll_pin_acquired") - get("nr_foll_pin_released")
+}
+
+/// Returns the number of regions that rest. kverbs keeps them, and a protection domain on each device, until
+/// they are needed or the device is removed.
+pub fn resting() -> u64 {
+    let read = |name: &str| {
+        let path = format!("/sys/kernel/debug/kfabric/kverbs/{name}");
+        let text = std::fs::read_to_string(path).unwrap_or_default();
+        text.trim().parse().unwrap_or(0u64)
+    };
+    read("resting").saturating_sub(read("released"))
 }
 
 fn rdma() -> Rdma {

@@ -6,13 +6,13 @@
 use super::accounts::user;
 use super::death::fresh_transfer;
 use super::key_policy::{Parameter, REVOKE};
-use super::key_seen::counters;
 use super::keys::{try_all, Bench, Try};
 use super::modules::add_link;
 use super::refused;
 use crate::buf::Buf;
 use crate::fault::calls::memory::touch;
 use crate::harness::guest::{load, unload, until};
+use crate::harness::leaks::resting;
 use crate::harness::{Ctx, Env, Test, Topology, LONG as LONG_RUN, NETNS};
 use crate::op::{self, iov};
 use crate::pair::{connect, own_info, Opts, Remote, Side, LOCAL, REMOTE, WAIT};
@@ -122,26 +122,25 @@ fn slack() -> Result<u64> {
 /// Memory regions of the devices, at a time when each slot has a key.
 struct Live {
     regions: i64,
-    worn: u64,
+    resting: u64,
 }
 
 impl Live {
     fn read(fake: &Fake) -> Result<Self> {
         Ok(Self {
             regions: fake.regions()?,
-            worn: counters()?["kverbs/worn"],
+            resting: resting(),
         })
     }
 
-    /// Fails if there are more regions than before, beside those that a group keeps because they have
-    /// no value.
+    /// Fails if there are more regions than before, beside those that rest.
     fn check(&self, fake: &Fake) -> Result<()> {
         let now = Self::read(fake)?;
         let more = now.regions - self.regions;
-        let kept = now.worn - self.worn;
+        let resting = now.resting - self.resting;
         ensure!(
-            more <= kept as i64,
-            "{more} regions more, {kept} of them kept"
+            more <= resting as i64,
+            "{more} regions more, {resting} of them rest"
         );
         Ok(())
     }

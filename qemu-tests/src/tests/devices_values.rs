@@ -9,7 +9,7 @@ use super::key_seen::counters;
 use super::refused;
 use crate::buf::Buf;
 use crate::harness::guest::{load, unload, until};
-use crate::harness::{skip, Ctx, Test, LONG as LONG_RUN, NETNS};
+use crate::harness::{skip, Ctx, Env, Test, LONG as LONG_RUN, NETNS};
 use crate::pair::{Side, LOCAL, REMOTE, WAIT};
 use crate::profile::{self, Fake};
 use crate::raw::CallError;
@@ -30,6 +30,12 @@ pub const TESTS: &[Test] = &[
     Test::pair(
         "devices.p04_plain_endpoint_after_a_strict_one_gets_rested_values",
         |c| alone(c, strict_and_plain),
+    )
+    .seconds(120)
+    .on(NETNS),
+    Test::pair(
+        "devices.p04_user_who_draws_many_values_exhausts_its_own_budget_alone",
+        |c| alone(c, own_budget),
     )
     .seconds(120)
     .on(NETNS),
@@ -57,7 +63,7 @@ pub const TESTS: &[Test] = &[
     .seconds(120)
     .on(NETNS),
     Test::pair(
-        "devices.p04_list_of_4096_kept_regions_refuses_soon_and_serves_after_the_rest",
+        "devices.p04_4096_resting_regions_refuse_soon_and_serve_after_the_rest",
         |c| match sys::slowness() {
             1 => alone(c, full_list),
             _ => skip("a million keys take too long here"),
@@ -75,6 +81,7 @@ fn alone(ctx: &mut Ctx, test: fn(&mut Ctx) -> Result<()>) -> Result<()> {
 }
 
 const REST: &str = "/sys/module/kverbs/parameters/key_rest_s";
+const RESTING: &str = "/sys/module/kverbs/parameters/resting_regions";
 
 /// Values of a device with 15 regions.
 const VALUES: usize = 15 * 256;
@@ -323,8 +330,8 @@ impl Mixed {
     }
 }
 
-/// P4: a device with 31 regions, whose values need no rest. The small keys of a group have all of them in
-/// their list of kept regions, then the large ones, of several lengths: none is refused.
+/// P4: a device with 31 regions, whose values need no rest. Small keys use all of them up, then large ones of
+/// several lengths: none is refused.
 fn small_and_large(ctx: &mut Ctx) -> Result<()> {
     /// More than the regions have values.
     const ALL: usize = 31 * 256 + 100;
@@ -390,10 +397,10 @@ impl Batches {
     }
 }
 
-/// P4: a group on a device that always returns the last freed region fills its list of kept regions: 4096,
-/// each with 194 values at least. Then an assignment is refused, soon, until the values have rested.
+/// P4: over a device that always offers the last freed index, 4096 indices rest, each after 194 values at
+/// least. Then an assignment is refused, soon, until the values have rested.
 fn full_list(ctx: &mut Ctx) -> Result<()> {
-    /// Bits of an index, more than the list has regions.
+    /// Bits of an index, more than may rest.
     const BITS: u32 = 13;
     const KEPT: i64 = 4096;
     unload("kverbs")?;
@@ -401,6 +408,7 @@ fn full_list(ctx: &mut Ctx) -> Result<()> {
     let fake = Fake::with(profile::find("mlx5")?)?;
     fake.set(&format!("index_bits={BITS} order=lifo"))?;
     let rest = Parameter::set(REST, "3600")?;
+    let regions = Parameter::set(RESTING, &KEPT.to_string())?;
     let before = fake.regions()?;
     let mut batches = Batches::new(ctx)?;
     let mut had = vec![false; 1 << (BITS + 8)];
@@ -447,7 +455,110 @@ fn full_list(ctx: &mut Ctx) -> Result<()> {
     }
     let kept = fake.regions()? - before;
     ensure!(kept <= most, "{kept} regions after the rest");
-    drop((batches, rest, fake));
+    drop((batches, rest, regions, fake));
+    Ok(())
+}
+
+/// Number of slots of each user of [`own_budget`].
+const SLOTS: u32 = 64;
+
+/// Assigns and revokes keys of [`SLOTS`] slots, all at once, up to `rounds` times; without `revokes`, the end
+/// of the slots ends the keys. Returns the number of keys and the error of the last call, or 0.
+fn wear_out(env: &Env, rounds: usize, revokes: bool) -> Result<(usize, i32)> {
+    let side = Side::of(env)?;
+    let buf = Buf::new(PAGE as usize)?;
+    let region = side.reg(&buf, LOCAL | REMOTE)?.handle;
+    let mut slots = Vec::new();
+    let mut keys = 0;
+    for _ in 0..rounds {
+        if slots.is_empty() {
+            slots = match side.dev.key_alloc(region, SLOTS) {
+                Ok(slots) => slots,
+                Err(e) => return Ok((keys, e.errno.0)),
+            };
+        }
+        let entry = |slot: &u64| KeyEntry {
+            slot: *slot,
+            length: PAGE,
+            access: REMOTE,
+            ..Default::default()
+        };
+        let mut entries: Vec<_> = slots.iter().map(entry).collect();
+        let (done, errno) = match side.dev.key_assign_many(&mut entries) {
+            Ok(result) => result,
+            // None was assigned.
+            Err(e) => (0, e.errno.0),
+        };
+        keys += done;
+        if revokes {
+            side.dev.key_revoke_slots(&slots[..done])?;
+        } else {
+            for slot in slots.drain(..) {
+                side.dev.close(slot)?;
+            }
+        }
+        if errno != 0 {
+            return Ok((keys, errno));
+        }
+    }
+    Ok((keys, 0))
+}
+
+/// P4: a user draws key values as fast as it can, and begins anew all the time. It exhausts its own budget:
+/// another user has keys, of few regions that the device is asked for. When the values have rested, the
+/// first user has keys again.
+fn own_budget(ctx: &mut Ctx) -> Result<()> {
+    const REGIONS: usize = 1024;
+    const GREEDY: u32 = 2204;
+    const OTHER: u32 = 2205;
+    // An eighth of the values of the regions that may rest.
+    const LIMIT: usize = REGIONS * 256 / 8;
+    for (name, revokes) in [("qedr", true), ("hns", true), ("qedr", false), ("hns", false)] {
+        unload("kverbs")?;
+        load("kverbs")?;
+        let fake = Fake::with(profile::find(name)?)?;
+        let _regions = Parameter::set(RESTING, &REGIONS.to_string())?;
+        let env = ctx.env.clone();
+        let run = |id: u32, f: &dyn Fn() -> Result<()>| user(id, 1 << 30, || Ok(()), f);
+        let burn = |rounds: usize| wear_out(&env, rounds, revokes);
+        let result = (|| {
+            run(GREEDY, &|| {
+                let start = Instant::now();
+                let mut all = 0;
+                // Each part has a group of its own.
+                let errno = loop {
+                    let (keys, errno) = burn(LIMIT / 8 / SLOTS as usize)?;
+                    all += keys;
+                    if errno != 0 {
+                        break errno;
+                    }
+                };
+                eprintln!("{name}: {all} keys, errno {errno}, {:?}", start.elapsed());
+                ensure!(errno == libc::EDQUOT, "{all} keys, errno {errno}");
+                // What drains meanwhile comes again.
+                ensure!((LIMIT - 64..2 * LIMIT).contains(&all), "{all} keys");
+                Ok(())
+            })?;
+            let before = fake.counters()?["alloc_mr"].all;
+            run(OTHER, &|| {
+                let got = burn(1)?;
+                ensure!(got == (SLOTS as usize, 0), "another user: {got:?}");
+                Ok(())
+            })?;
+            // Three for each slot, and some for indices that the first user has left without a value.
+            let calls = fake.counters()?["alloc_mr"].all - before;
+            eprintln!("{calls} regions for the other user");
+            ensure!(calls < 400, "{calls} regions for the other user's slots");
+            let _rest = Parameter::set(REST, "0")?;
+            run(GREEDY, &|| {
+                let got = burn(10)?;
+                ensure!(got == (10 * SLOTS as usize, 0), "after the rest: {got:?}");
+                Ok(())
+            })
+        })();
+        drop(fake);
+        result.with_context(|| format!("{name}, revoked {revokes}"))?;
+    }
     Ok(())
 }
 

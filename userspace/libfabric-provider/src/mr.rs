@@ -191,7 +191,14 @@ impl Base {
         }
         // SAFETY: the program keeps the memory mapped until the region is closed, and orders its
         // accesses with its operations, as libfabric's manual asks.
-        let region = unsafe { domain.register_raw(wanted.base, wanted.len, &attr) }.ours()?;
+        let region = unsafe { domain.register_raw(wanted.base, wanted.len, &attr) }.ours();
+        let region = region.inspect_err(|e| {
+            if *e == libc::EMSGSIZE {
+                crate::core::warn(
+                    "the region is longer than the device's keys can be: max_key_pages of kfi info -v",
+                );
+            }
+        })?;
         let len = wanted.len as u64;
         let (own, key) = if single {
             let (own, key) = once(&region, (0, len), peers, None)?;

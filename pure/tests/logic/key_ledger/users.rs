@@ -4,14 +4,17 @@
 //! The checks know times in milliseconds, and ask for more than the rules of the ledger say: a plain user
 //! is refused only while no half of a region that it can reach has rested.
 
-use kfabric_pure::key_ledger::{record_of, search, Chosen, Draw, Ledger, Regions, Terms, Wear};
+use kfabric_pure::key_budget::{self, Budget};
+use kfabric_pure::key_ledger::{
+    has_rested, record_of, search, Chosen, Draw, Ledger, Regions, Terms, Wear, TRIES,
+};
 use proptest::prelude::*;
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet};
 
 /// How a device numbers new regions.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Order {
-    /// The next free index, and the first again after the last. No region is held back.
+    /// The next free index, and the first again after the last. No index is set aside.
     Cyclic,
     Lowest,
     LastFreed,
@@ -39,11 +42,12 @@ struct Half {
     drawn: BTreeSet<u8>,
 }
 
-/// A group: a user of the ledger with regions that it holds back.
+/// A group: a user of the ledger.
 #[derive(Default)]
 struct User {
     strict: Option<u64>,
-    held: VecDeque<u32>,
+    /// Indices that a search passes over.
+    skipped: Vec<u32>,
     /// Values that were drawn by any user since this one joined.
     since: BTreeSet<(u32, u8)>,
 }
@@ -60,6 +64,16 @@ struct Shared {
     /// Time of the last end of each value.
     ends: BTreeMap<(u32, u8), u64>,
     users: Vec<Option<User>>,
+    /// Indices that were set aside, by the second since which they rest and in the order in which they came.
+    aside: BTreeMap<(u32, u64), u32>,
+    /// Number of indices that can be set aside.
+    bound: usize,
+    /// Accounts of the users, which outlive their groups.
+    budgets: Vec<Budget>,
+    /// Values that a user may draw at once, or 0 for any number.
+    limit: u32,
+    /// Number of regions that the device was asked for.
+    tries: u64,
     ms: u64,
     rest: u32,
 }
@@ -68,6 +82,7 @@ struct Shared {
 struct View<'a> {
     shared: &'a mut Shared,
     user: &'a mut User,
+    at: usize,
 }
 
 type Region = (u32, Option<u8>);
@@ -84,6 +99,11 @@ impl Shared {
             halves: BTreeMap::new(),
             ends: BTreeMap::new(),
             users: (0..users).map(|_| None).collect(),
+            aside: BTreeMap::new(),
+            bound: usize::MAX,
+            budgets: vec![Budget::default(); users],
+            limit: 0,
+            tries: 0,
             ms: 999_500,
             rest,
         }
@@ -106,9 +126,84 @@ impl Shared {
     }
 
     fn close(&mut self, at: usize) {
-        if let Some(user) = self.users[at].take() {
-            self.free.extend(user.held);
+        self.users[at] = None;
+    }
+
+    fn now(&self) -> u32 {
+        (self.ms / 1000) as u32
+    }
+
+    fn sets_aside(&self) -> bool {
+        self.order != Order::Cyclic
+    }
+
+    /// Returns the second since which an index rests, or `None` if it has values.
+    fn resting_since(&self, index: u32) -> Option<u32> {
+        let (wear, _) = self.wears.get(&record_of(index << 8))?;
+        wear.resting_since(self.now())
+    }
+
+    /// Obtains an index from the device.
+    fn offer(&mut self) -> Option<u32> {
+        self.tries += 1;
+        if self.free.is_empty() {
+            return None;
         }
+        let lowest = |from: u32| {
+            let all = self.free.iter().enumerate();
+            let above = all.clone().filter(|(_, index)| **index >= from);
+            let first = above.min_by_key(|(_, index)| **index);
+            let (at, _) = first.or_else(|| all.min_by_key(|(_, i)| **i)).unwrap();
+            at
+        };
+        let at = match self.order {
+            Order::Cyclic => lowest(self.next),
+            Order::Lowest => lowest(0),
+            Order::LastFreed => self.free.len() - 1,
+            Order::Random => {
+                self.random ^= self.random << 13;
+                self.random ^= self.random >> 7;
+                self.random ^= self.random << 17;
+                (self.random % self.free.len() as u64) as usize
+            }
+        };
+        let index = self.free.remove(at);
+        self.next = index + 1;
+        Some(index)
+    }
+
+    /// Sets the index aside that the device offers next, if it has no value.
+    fn set_aside(&mut self) -> bool {
+        if self.aside.len() >= self.bound {
+            return false;
+        }
+        let Some(index) = self.offer() else {
+            return true;
+        };
+        match self.resting_since(index) {
+            Some(since) => {
+                self.aside.insert((since, self.tries), index);
+            }
+            None => self.free.push(index),
+        }
+        true
+    }
+
+    /// Frees the index of a key that has ended.
+    fn freed(&mut self, index: u32) {
+        self.free.push(index);
+        if self.sets_aside() && self.resting_since(index).is_some() {
+            self.set_aside();
+        }
+    }
+
+    fn take(&mut self, at: usize) -> bool {
+        let terms = key_budget::Terms {
+            now: self.now(),
+            rest: self.rest,
+            limit: self.limit,
+        };
+        self.limit == 0 || self.budgets[at].take(&terms)
     }
 
     /// Assigns a key of a user.
@@ -118,8 +213,10 @@ impl Shared {
         let mut view = View {
             shared: &mut *self,
             user: &mut user,
+            at,
         };
         let found = search(&mut view, strict);
+        self.free.append(&mut user.skipped);
         self.users[at] = Some(user);
         match found {
             Ok(Some((index, byte))) => {
@@ -128,7 +225,10 @@ impl Shared {
                 Ok(Some(key))
             }
             Ok(None) | Err(()) => {
-                self.check_refusal(at)?;
+                // Within a bound there may be values.
+                if self.limit == 0 && self.bound == usize::MAX {
+                    self.check_refusal(at)?;
+                }
                 Ok(None)
             }
         }
@@ -158,7 +258,7 @@ impl Shared {
     /// Checks that no value was available to the user.
     fn check_refusal(&self, at: usize) -> Result<(), String> {
         let user = self.users[at].as_ref().unwrap();
-        for index in self.free.iter().chain(&user.held) {
+        for index in self.free.iter().chain(self.aside.values()) {
             for lower in [true, false] {
                 let default = Half::default();
                 let half = self.halves.get(&(*index, lower)).unwrap_or(&default);
@@ -179,16 +279,20 @@ impl Shared {
         Ok(())
     }
 
-    fn revoke(&mut self, key: (u32, u8)) {
+    fn end(&mut self, key: (u32, u8)) {
         self.ms += KEY_MS;
-        let now = (self.ms / 1000) as u32;
+        let now = self.now();
         let (wear, _) = self.wears.get_mut(&record_of(key.0 << 8)).unwrap();
         wear.end(key.1, now);
         let half = self.halves.get_mut(&(key.0, key.1 < 128)).unwrap();
         half.live -= 1;
         half.ended = Some(self.ms);
         self.ends.insert(key, self.ms);
-        self.free.push(key.0);
+    }
+
+    fn revoke(&mut self, key: (u32, u8)) {
+        self.end(key);
+        self.freed(key.0);
     }
 
     /// Reserves a key of a user, and ends the slot before the value was in a key.
@@ -204,6 +308,7 @@ impl Shared {
         let record = record_of(key.0 << 8);
         let (wear, _) = self.wears.get_mut(&record).unwrap();
         self.ledger.give_back(record, wear, key.1);
+        self.budgets[at].give_back();
         let half = self.halves.get_mut(&(key.0, key.1 < 128)).unwrap();
         half.live -= 1;
         self.ends = ends;
@@ -218,7 +323,11 @@ impl Shared {
 
     /// Invalidates a key. Returns the next key of its region, or frees the region.
     fn next(&mut self, at: usize, key: (u32, u8)) -> Result<Option<(u32, u8)>, String> {
-        self.revoke(key);
+        self.end(key);
+        if !self.take(at) {
+            self.freed(key.0);
+            return Ok(None);
+        }
         let user = self.users[at].as_ref().unwrap();
         let terms = self.terms(user);
         let record = record_of(key.0 << 8);
@@ -226,11 +335,14 @@ impl Shared {
         let chosen = wear.has_chosen().then_some(chosen);
         match self.ledger.draw_next(record, wear, key.1, chosen, &terms) {
             Draw::Value(byte, _) => {
-                self.free.pop();
                 self.check(at, (key.0, byte))?;
                 Ok(Some((key.0, byte)))
             }
-            _ => Ok(None),
+            _ => {
+                self.budgets[at].give_back();
+                self.freed(key.0);
+                Ok(None)
+            }
         }
     }
 
@@ -267,71 +379,51 @@ impl Regions for View<'_> {
     type Error = ();
 
     fn fresh(&mut self) -> Result<Region, ()> {
-        let shared = &mut *self.shared;
-        if shared.free.is_empty() {
-            return Err(());
-        }
-        let lowest = |from: u32| {
-            let all = shared.free.iter().enumerate();
-            let above = all.clone().filter(|(_, index)| **index >= from);
-            let first = above.min_by_key(|(_, index)| **index);
-            let (at, _) = first.or_else(|| all.min_by_key(|(_, i)| **i)).unwrap();
-            at
-        };
-        let at = match shared.order {
-            Order::Cyclic => lowest(shared.next),
-            Order::Lowest => lowest(0),
-            Order::LastFreed => shared.free.len() - 1,
-            Order::Random => {
-                shared.random ^= shared.random << 13;
-                shared.random ^= shared.random >> 7;
-                shared.random ^= shared.random << 17;
-                (shared.random % shared.free.len() as u64) as usize
-            }
-        };
-        let index = shared.free.remove(at);
-        shared.next = index + 1;
-        Ok((index, None))
+        self.shared.offer().map(|index| (index, None)).ok_or(())
     }
 
     fn draw(&mut self, region: &mut Region) -> Result<Draw, ()> {
         let shared = &mut *self.shared;
+        if !shared.take(self.at) {
+            shared.free.push(region.0);
+            return Err(());
+        }
         let terms = shared.terms(self.user);
         let record = record_of(region.0 << 8);
         let (wear, chosen) = shared.wears.entry(record).or_default();
         let chosen = wear.has_chosen().then_some(chosen);
         let drawn = shared.ledger.draw(record, wear, chosen, &terms);
-        if let Draw::Value(byte, _) = drawn {
-            region.1 = Some(byte);
+        match drawn {
+            Draw::Value(byte, _) => region.1 = Some(byte),
+            _ => shared.budgets[self.at].give_back(),
         }
         Ok(drawn)
     }
 
-    fn holds(&self) -> bool {
-        self.shared.order != Order::Cyclic
+    fn sets_aside(&self) -> bool {
+        self.shared.sets_aside()
     }
 
-    fn hold(&mut self, region: Region) -> bool {
-        if self.holds() {
-            self.user.held.push_back(region.0);
-        } else {
-            self.shared.free.push(region.0);
+    fn set_aside(&mut self, (index, _): Region) -> bool {
+        let shared = &mut *self.shared;
+        if shared.sets_aside() && shared.resting_since(index).is_none() {
+            self.user.skipped.push(index);
+            return self.user.skipped.len() < TRIES;
         }
-        self.holds()
+        shared.free.push(index);
+        !shared.sets_aside() || shared.set_aside()
     }
 
-    fn held(&self) -> usize {
-        self.user.held.len()
-    }
-
-    fn reuse(&mut self, at: usize) -> Result<(Draw, Option<Region>), ()> {
-        let mut region = (self.user.held[at], None);
-        let drawn = self.draw(&mut region)?;
-        if region.1.is_none() {
-            return Ok((drawn, None));
+    fn release(&mut self) -> bool {
+        let (now, rest) = (self.shared.now(), self.shared.rest);
+        match self.shared.aside.first_key_value() {
+            Some(((since, _), _)) if has_rested(now, *since, rest) => {
+                let (_, index) = self.shared.aside.pop_first().unwrap();
+                self.shared.free.push(index);
+                true
+            }
+            _ => false,
         }
-        self.user.held.remove(at);
-        Ok((drawn, Some(region)))
     }
 
     fn epoch(&self) -> u64 {
@@ -341,10 +433,6 @@ impl Regions for View<'_> {
     fn advance(&mut self, epoch: u64) {
         let now = (self.shared.ms / 1000) as u32;
         self.shared.ledger.advance(epoch, now);
-    }
-
-    fn make_room(&mut self) -> bool {
-        false
     }
 }
 
@@ -363,7 +451,6 @@ fn p04_plain_user_after_a_strict_one_gets_rested_values() {
                 assert_eq!(all.burst(0, ALL + 1, false), Ok(ALL), "{order:?}");
                 let end = all.ms;
                 if last {
-                    // Its regions are held back until it ends.
                     all.ms += 1000 * u64::from(rest);
                 }
                 all.close(0);
@@ -382,6 +469,50 @@ fn p04_plain_user_after_a_strict_one_gets_rested_values() {
                 }
             }
         }
+    }
+}
+
+/// P4: a user draws values as fast as it can, and begins anew all the time. It exhausts its own budget, and
+/// no other user notices. After the rest, the first user has values again.
+#[test]
+#[cfg_attr(miri, ignore = "no unsafe code, and minutes long there")]
+fn p04_user_who_draws_many_values_exhausts_its_own_budget_alone() {
+    const ASIDE: usize = 64;
+    const REST: u32 = 600;
+    for (order, keeps, is_limited) in ORDERS
+        .into_iter()
+        .flat_map(|order| [(order, false), (order, true)])
+        .flat_map(|(order, keeps)| [(order, keeps, true), (order, keeps, false)])
+    {
+        let name = format!("{order:?}, {keeps}, {is_limited}");
+        let mut all = Shared::new(order, 100, 2, REST);
+        all.bound = ASIDE;
+        all.limit = if is_limited { ASIDE as u32 * 32 } else { 0 };
+        all.open(1, false);
+        let (mut burnt, mut refused, mut most) = (0, 0, 0);
+        for _ in 0..20 {
+            all.open(0, false);
+            burnt += all.burst(0, 2000, keeps).unwrap();
+            all.close(0);
+            let before = all.tries;
+            refused += 100 - all.burst(1, 100, keeps).unwrap();
+            most = most.max(all.tries - before);
+        }
+        // Without a limit, the other user is refused: this test can fail.
+        assert_eq!(refused == 0, is_limited, "{name}: {refused}");
+        if !is_limited {
+            continue;
+        }
+        assert!(all.ms < 1_000_000 + 1000 * u64::from(REST), "{name}");
+        assert!(burnt >= ASIDE * 32, "{name}: {burnt}");
+        // Three regions at most for a key, and for each index that the first user has left without a value.
+        assert!(most <= 3 * (100 + ASIDE as u64), "{name}: {most}");
+        assert!(all.aside.len() <= ASIDE, "{name}");
+        all.open(0, false);
+        assert!(all.burst(0, 256, keeps).unwrap() < 256, "{name}");
+        all.ms += 1000 * u64::from(REST + 1);
+        assert_eq!(all.burst(0, 1000, keeps), Ok(1000), "{name}");
+        assert_eq!(all.burst(1, 1000, keeps), Ok(1000), "{name}");
     }
 }
 

@@ -2,8 +2,10 @@
 //! A model of a device and of one user of a ledger, with an independent record of the draws.
 
 use super::{terms, REST};
-use kfabric_pure::key_ledger::{record_of, search, Chosen, Draw, Ledger, Regions, Terms, Wear};
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use kfabric_pure::key_ledger::{
+    has_rested, record_of, search, Chosen, Draw, Ledger, Regions, Terms, Wear, TRIES,
+};
+use std::collections::{BTreeMap, BTreeSet};
 
 /// How a device numbers new regions.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -32,8 +34,8 @@ pub(super) enum Bug {
     EarlyEnd,
     /// A value that was in a key is given back.
     GivenBack,
-    /// Worn regions are freed although the device returns them again.
-    NothingHeld,
+    /// No index is set aside, although the device offers the same ones again.
+    NothingAside,
 }
 
 /// History of the values of one record.
@@ -59,10 +61,11 @@ pub(super) struct World {
     pub(super) size: u32,
     pub(super) next: u32,
     pub(super) random: u64,
-    pub(super) held: VecDeque<u32>,
+    /// Indices that were set aside, by the second since which they rest and in the order in which they came.
+    pub(super) aside: BTreeMap<(u32, u64), u32>,
     pub(super) bound: usize,
-    /// Indices that another kind of key holds back.
-    pub(super) others: VecDeque<u32>,
+    /// Indices that a search of a strict user passes over.
+    pub(super) skipped: Vec<u32>,
     /// Number of draws.
     pub(super) draws: u64,
     pub(super) ledger: Ledger,
@@ -75,8 +78,8 @@ pub(super) struct World {
     pub(super) tries: u64,
     /// Time at which the epoch began.
     pub(super) began: u32,
-    /// Worn regions are held back.
-    pub(super) holds: bool,
+    /// Indices without a value are set aside.
+    pub(super) sets_aside: bool,
     /// Each value is drawn once before one is drawn again. Not so if regions keep their index: 31 values
     /// of a half then rest without use.
     pub(super) by_turns: bool,
@@ -93,9 +96,9 @@ impl World {
             size,
             next: 1,
             random: 88_172_645_463_325_252,
-            held: VecDeque::new(),
+            aside: BTreeMap::new(),
             bound,
-            others: VecDeque::new(),
+            skipped: Vec::new(),
             draws: 0,
             ledger: Ledger::new(0x1234_5678_9abc),
             wears: BTreeMap::new(),
@@ -105,7 +108,7 @@ impl World {
             with_uses: [0; 64],
             tries: 0,
             began: 0,
-            holds: numbering != Numbering::Cyclic && bug != Some(Bug::NothingHeld),
+            sets_aside: numbering != Numbering::Cyclic && bug != Some(Bug::NothingAside),
             by_turns: true,
         }
     }
@@ -195,7 +198,15 @@ impl World {
             self.ledger.advance(self.ledger.epoch(), self.terms.now);
         }
         let strict = self.terms.strict.is_some();
-        let Some((index, byte)) = search(self, strict)? else {
+        let found = search(self, strict);
+        for index in std::mem::take(&mut self.skipped) {
+            self.free(index);
+        }
+        let Some((index, byte)) = found.or_else(|e| match self.aside.is_empty() {
+            true => Err(e),
+            false => Ok(None),
+        })?
+        else {
             self.check_refusal(strict)?;
             return Ok(None);
         };
@@ -269,10 +280,11 @@ impl World {
 
     /// Checks that no value was available when the ledger refused.
     pub(super) fn check_refusal(&self, strict: bool) -> Result<(), String> {
-        let reachable: Vec<_> = match (self.holds, self.held.len() < self.bound) {
-            (false, _) | (_, true) => self.free.iter().chain(&self.held).collect(),
+        let full = self.sets_aside && self.aside.len() >= self.bound;
+        let reachable: Vec<_> = match full {
+            false => self.free.iter().chain(self.aside.values()).collect(),
             _ if strict => Vec::new(),
-            _ => self.held.iter().collect(),
+            _ => self.aside.values().collect(),
         };
         let unused = |values: &Values| values.uses.contains(&0);
         // One value that rests delays the next epoch, and with it all others.
@@ -344,32 +356,38 @@ impl Regions for World {
         Ok(drawn)
     }
 
-    fn holds(&self) -> bool {
-        self.holds
+    fn sets_aside(&self) -> bool {
+        self.sets_aside
     }
 
-    fn hold(&mut self, region: Region) -> bool {
-        let holds = self.holds() && self.held.len() < self.bound;
-        if holds {
-            self.held.push_back(region.0);
-        } else {
-            self.free(region.0);
+    fn set_aside(&mut self, (index, _): Region) -> bool {
+        let (wear, _) = &self.wears[&record_of(index << 8)];
+        match wear.resting_since(self.terms.now) {
+            Some(since) if self.sets_aside && self.aside.len() < self.bound => {
+                self.aside.insert((since, self.tries), index);
+                true
+            }
+            Some(_) => {
+                self.free(index);
+                !self.sets_aside
+            }
+            None => {
+                self.skipped.push(index);
+                self.skipped.len() < TRIES
+            }
         }
-        holds
     }
 
-    fn held(&self) -> usize {
-        self.held.len()
-    }
-
-    fn reuse(&mut self, at: usize) -> Result<(Draw, Option<Region>), String> {
-        let mut region = (self.held[at], None);
-        let drawn = self.draw(&mut region)?;
-        if region.1.is_none() {
-            return Ok((drawn, None));
+    fn release(&mut self) -> bool {
+        let now = self.terms.now;
+        match self.aside.first_key_value() {
+            Some(((since, _), _)) if has_rested(now, *since, self.terms.rest) => {
+                let (_, index) = self.aside.pop_first().unwrap();
+                self.free(index);
+                true
+            }
+            _ => false,
         }
-        self.held.remove(at);
-        Ok((drawn, Some(region)))
     }
 
     fn epoch(&self) -> u64 {
@@ -395,14 +413,6 @@ impl Regions for World {
             values.late |= values.live != 0 || kept;
             self.count(record);
         }
-    }
-
-    fn make_room(&mut self) -> bool {
-        if !self.free.is_empty() {
-            return false;
-        }
-        let freed = self.others.pop_front();
-        freed.map(|index| self.free(index)).is_some()
     }
 }
 
