@@ -45,6 +45,7 @@ pub use self::traits::{
     EndpointSink,
     GroupOps,
     KeyAssign,
+    KeyCounts,
     KeyOps,
     KeyValue,
     KeyValues,

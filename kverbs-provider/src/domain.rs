@@ -33,6 +33,7 @@ use crate::{
         deferred::Holds,
         group::{
             Group,
+            Owner,
             Shared, //
         },
         revoke, //
@@ -44,6 +45,7 @@ use crate::{
         Resource,
         Ticket, //
     },
+    stats::DomainCounts, //
 };
 use kfabric::{
     memory::Memory,
@@ -58,6 +60,7 @@ use kfabric::{
         EndpointSink,
         GroupOps,
         KeyAssign,
+        KeyCounts,
         KeyOps,
         KeyValues,
         Proof,
@@ -98,7 +101,6 @@ pub(crate) struct Domain {
     group: Arc<Group>,
     attr: DomainAttr,
     lent_max: u32,
-    program: bool,
     net: Net,
     /// Accepts channels for the domain's connections, once persistent memory is registered.
     channels: SetOnce<Listener>,
@@ -119,8 +121,12 @@ impl Domain {
             true => Some(Charge::new(live, device.ib(), Kind::Handle)?),
             false => None,
         };
-        let holds = Arc::pin_init(Holds::new(), GFP_KERNEL_ACCOUNT)?;
-        let group = Group::new(live, device, holds, None, KeyValues::Again, program)?;
+        let owner = Owner {
+            holds: Arc::pin_init(Holds::new(), GFP_KERNEL_ACCOUNT)?,
+            program,
+            counts: Arc::new(DomainCounts::default(), GFP_KERNEL_ACCOUNT)?,
+        };
+        let group = Group::new(live, device, None, KeyValues::Again, owner)?;
         let gone: Arc<dyn Resource> = Arc::pin_init(
             pin_init!(Gone {
                 sink,
@@ -134,7 +140,6 @@ impl Domain {
             group,
             attr,
             lent_max: dma::max_lent(live, device.ib()),
-            program,
             net: net.clone(),
             channels: SetOnce::new(),
             ticket,
@@ -188,8 +193,8 @@ impl DomainOps for Domain {
 
     fn group(&self, proof: Option<Arc<dyn Proof>>, values: KeyValues) -> Result<Arc<dyn GroupOps>> {
         let live = self.device.enter()?;
-        let holds = self.group.holds().clone();
-        let group = Group::new(&live, &self.device, holds, proof, values, self.program)?;
+        let owner = self.group.owner().clone();
+        let group = Group::new(&live, &self.device, proof, values, owner)?;
         let group: Arc<dyn GroupOps> = Arc::new(Shared(group), GFP_KERNEL_ACCOUNT)?;
         Ok(group)
     }
@@ -200,6 +205,10 @@ impl DomainOps for Domain {
 
     fn revoke_keys(&self, slots: &[&dyn KeyOps]) {
         revoke::revoke(&self.device, slots);
+    }
+
+    fn key_counts(&self) -> KeyCounts {
+        self.group.values().counts()
     }
 
     fn hold(&self) {

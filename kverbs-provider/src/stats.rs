@@ -1,9 +1,17 @@
 // SPDX-License-Identifier: GPL-2.0
-//! Counters of all devices: `/sys/kernel/debug/kfabric/kverbs/`.
+//! Counters of all devices: `/sys/kernel/debug/kfabric/kverbs/`. Counts of the key values of a domain, which
+//! its owner may see, too.
 
-use kfabric::base::stats::{
-    Counter,
-    Files, //
+use core::sync::atomic::{
+    AtomicU64,
+    Ordering, //
+};
+use kfabric::{
+    base::stats::{
+        Counter,
+        Files, //
+    },
+    provider::KeyCounts, //
 };
 
 /// Keys assigned by fast registration.
@@ -50,4 +58,43 @@ pub(crate) fn files() -> Files {
             (c"worn", &WORN),
         ],
     )
+}
+
+/// Counts of the key values of a domain's groups.
+#[derive(Default)]
+pub(crate) struct DomainCounts {
+    used: AtomicU64,
+    reused: AtomicU64,
+    worn: AtomicU64,
+}
+
+impl DomainCounts {
+    /// Returns the counts, of a domain in whose user's budget `spent` values count.
+    pub(crate) fn read(&self, spent: u64) -> KeyCounts {
+        KeyCounts {
+            used: self.used.load(Ordering::Relaxed),
+            reused: self.reused.load(Ordering::Relaxed),
+            worn: self.worn.load(Ordering::Relaxed),
+            spent,
+        }
+    }
+
+    /// Counts a draw. `again`: the value was used before.
+    pub(crate) fn draw(&self, again: bool) {
+        USED.add(1);
+        REUSED.add(u64::from(again));
+        self.used.fetch_add(1, Ordering::Relaxed);
+        self.reused.fetch_add(u64::from(again), Ordering::Relaxed);
+    }
+
+    /// Undoes the count of a draw in the domain's counts: the value was in no key.
+    pub(crate) fn give_back(&self, again: bool) {
+        self.used.fetch_sub(1, Ordering::Relaxed);
+        self.reused.fetch_sub(u64::from(again), Ordering::Relaxed);
+    }
+
+    /// Counts the end of a key, which has used up its region's index if `is_worn`.
+    pub(crate) fn end(&self, is_worn: bool) {
+        self.worn.fetch_add(u64::from(is_worn), Ordering::Relaxed);
+    }
 }

@@ -63,6 +63,12 @@ impl Budget {
         self.used = self.used.saturating_sub(PARTS);
     }
 
+    /// Returns the number of values that have not drained.
+    pub fn used(&mut self, terms: &Terms) -> u64 {
+        self.drain(terms);
+        self.used.div_ceil(PARTS)
+    }
+
     /// Returns whether an account that is forgotten is as good.
     pub fn is_empty(&mut self, terms: &Terms) -> bool {
         self.drain(terms);

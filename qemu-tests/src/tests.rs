@@ -48,6 +48,7 @@ pub mod death;
 pub mod device_delays;
 pub mod device_removal;
 pub mod devices;
+pub mod devices_groups;
 pub mod devices_values;
 pub mod doctor;
 pub mod examples;
@@ -226,6 +227,7 @@ pub fn all() -> Vec<Test> {
         device_delays::TESTS,
         device_removal::TESTS,
         devices::TESTS,
+        devices_groups::TESTS,
         devices_values::TESTS,
         doctor::TESTS,
         key_death::TESTS,

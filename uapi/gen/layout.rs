@@ -146,7 +146,8 @@ layouts! {
         size, flags, entries, count, entry_size, reserved,
     }
     ObjInfo {
-        kind, pid, handle, parent, a, b, c, comm, name, auth, ep,
+        kind, pid, handle, parent, a, b, c, comm, name, auth, ep, keys_used, keys_reused, keys_worn,
+        keys_spent,
     }
     AuthKeyRef {
         addr, size, reserved,

@@ -1775,6 +1775,22 @@ struct kfi_obj_info {
 	 * none.
 	 */
 	__u64 ep;
+	/*
+	 * Domain: key values that were in a key of the domain, were returned by an assignment, or are
+	 * reserved for a slot's next key. 0: the provider accounts for no values.
+	 */
+	__u64 keys_used;
+	/*
+	 * Domain: those of keys_used that were used before: all others had been used, and had rested.
+	 */
+	__u64 keys_reused;
+	/* Domain: keys whose end left their memory region's index without a value. */
+	__u64 keys_worn;
+	/*
+	 * Domain: key values of all its user's domains that count in the user's budget. 0: the user has
+	 * none.
+	 */
+	__u64 keys_spent;
 };
 
 /* An auth key: opaque bytes. */
@@ -2588,7 +2604,7 @@ _Static_assert(__builtin_offsetof(struct kfi_obj_list, entries) == 8, "kfi_obj_l
 _Static_assert(__builtin_offsetof(struct kfi_obj_list, count) == 16, "kfi_obj_list.count");
 _Static_assert(__builtin_offsetof(struct kfi_obj_list, entry_size) == 20, "kfi_obj_list.entry_size");
 _Static_assert(__builtin_offsetof(struct kfi_obj_list, reserved) == 24, "kfi_obj_list.reserved");
-_Static_assert(sizeof(struct kfi_obj_info) == 144, "size of kfi_obj_info");
+_Static_assert(sizeof(struct kfi_obj_info) == 176, "size of kfi_obj_info");
 _Static_assert(__builtin_offsetof(struct kfi_obj_info, kind) == 0, "kfi_obj_info.kind");
 _Static_assert(__builtin_offsetof(struct kfi_obj_info, pid) == 4, "kfi_obj_info.pid");
 _Static_assert(__builtin_offsetof(struct kfi_obj_info, handle) == 8, "kfi_obj_info.handle");
@@ -2600,6 +2616,10 @@ _Static_assert(__builtin_offsetof(struct kfi_obj_info, comm) == 48, "kfi_obj_inf
 _Static_assert(__builtin_offsetof(struct kfi_obj_info, name) == 64, "kfi_obj_info.name");
 _Static_assert(__builtin_offsetof(struct kfi_obj_info, auth) == 128, "kfi_obj_info.auth");
 _Static_assert(__builtin_offsetof(struct kfi_obj_info, ep) == 136, "kfi_obj_info.ep");
+_Static_assert(__builtin_offsetof(struct kfi_obj_info, keys_used) == 144, "kfi_obj_info.keys_used");
+_Static_assert(__builtin_offsetof(struct kfi_obj_info, keys_reused) == 152, "kfi_obj_info.keys_reused");
+_Static_assert(__builtin_offsetof(struct kfi_obj_info, keys_worn) == 160, "kfi_obj_info.keys_worn");
+_Static_assert(__builtin_offsetof(struct kfi_obj_info, keys_spent) == 168, "kfi_obj_info.keys_spent");
 _Static_assert(sizeof(struct kfi_auth_key_ref) == 16, "size of kfi_auth_key_ref");
 _Static_assert(__builtin_offsetof(struct kfi_auth_key_ref, addr) == 0, "kfi_auth_key_ref.addr");
 _Static_assert(__builtin_offsetof(struct kfi_auth_key_ref, size) == 8, "kfi_auth_key_ref.size");

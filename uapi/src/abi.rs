@@ -1564,8 +1564,18 @@ pub struct ObjInfo {
     /// Region, key: handle of the endpoint that the object is bound to, which may be closed; 0:
     /// none.
     pub ep: u64,
+    /// Domain: key values that were in a key of the domain, were returned by an assignment, or are
+    /// reserved for a slot's next key. 0: the provider accounts for no values.
+    pub keys_used: u64,
+    /// Domain: those of `keys_used` that were used before: all others had been used, and had rested.
+    pub keys_reused: u64,
+    /// Domain: keys whose end left their memory region's index without a value.
+    pub keys_worn: u64,
+    /// Domain: key values of all its user's domains that count in the user's budget. 0: the user has
+    /// none.
+    pub keys_spent: u64,
 }
-const _: () = assert!(core::mem::size_of::<ObjInfo>() == 48 + 80 + 8 + 8);
+const _: () = assert!(core::mem::size_of::<ObjInfo>() == 48 + 80 + 8 + 8 + 32);
 
 /// A fabric.
 pub const KFI_TYPE_FABRIC: u32 = 1;

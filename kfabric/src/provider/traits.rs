@@ -14,6 +14,7 @@ pub use self::{
         DomainAttr,
         DomainOps,
         GroupOps,
+        KeyCounts,
         KeyValues, //
     },
     endpoint::{

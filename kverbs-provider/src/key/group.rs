@@ -49,7 +49,8 @@ use crate::{
         GroupId,
         Resource,
         Ticket, //
-    }, //
+    },
+    stats::DomainCounts, //
 };
 use kfabric::provider::{
     GroupOps,
@@ -96,14 +97,25 @@ impl Resource for Inner {
     }
 }
 
+/// The domain of a group, as far as its groups need to know it.
+#[derive(Clone)]
+pub(crate) struct Owner {
+    /// The counts of holds of the domain.
+    pub(crate) holds: Arc<Holds>,
+    /// True if the domain is a program's, which is charged.
+    pub(crate) program: bool,
+    /// The counts of the domain's key values.
+    pub(crate) counts: Arc<DomainCounts>,
+}
+
 /// A protection group. Each object in a group has a reference to the group.
 pub(crate) struct Group {
     device: Arc<Device>,
     inner: Arc<Inner>,
     ticket: Ticket,
     lkey: u32,
-    holds: Arc<Holds>,
     proof: Option<Arc<dyn Proof>>,
+    owner: Owner,
 }
 
 /// The core's reference to a group.
@@ -121,29 +133,29 @@ impl GroupOps for Shared {
 }
 
 impl Group {
-    /// Creates a group of the domain to which `holds` belongs.
+    /// Creates a group of the domain `owner`.
     ///
     /// With a `proof`, the group's endpoints connect only to peers that have the same auth key. If
-    /// the group has [`KeyValues::Own`], it must have exactly one endpoint. For a `program`, the
-    /// protection domain and its objects are charged.
+    /// the group has [`KeyValues::Own`], it must have exactly one endpoint. For a program, the
+    /// protection domain and its objects are charged, and its user pays for key values.
     pub(crate) fn new(
         live: &Live<'_>,
         device: &Arc<Device>,
-        holds: Arc<Holds>,
         proof: Option<Arc<dyn Proof>>,
         values: KeyValues,
-        program: bool,
+        owner: Owner,
     ) -> Result<Arc<Self>> {
-        let pd = Arc::new(Pd::new(live, device.ib(), program)?, GFP_KERNEL_ACCOUNT)?;
+        let pd = Pd::new(live, device.ib(), owner.program)?;
+        let pd = Arc::new(pd, GFP_KERNEL_ACCOUNT)?;
         let lkey = pd.local_dma_lkey();
         let base = match values {
             // siw ignores the address that a registration of user memory wants (`siw_reg_user_mr()`).
             KeyValues::Own if !device.ib().is_siw() => next_base(),
             _ => 0,
         };
-        let payer = program.then(limited_user).flatten();
+        let payer = owner.program.then(limited_user).flatten();
         let payer = payer.map(|uid| Payer::new(uid, user_values(device.ib())));
-        let source = Values::new(values, payer)?;
+        let source = Values::new(values, payer, owner.counts.clone())?;
         let inner = Arc::pin_init(
             pin_init!(Inner {
                 pd <- new_mutex!(Some(pd), "kverbs_pd"),
@@ -161,8 +173,8 @@ impl Group {
             inner,
             ticket,
             lkey,
-            holds,
             proof,
+            owner,
         };
         Ok(Arc::new(group, GFP_KERNEL_ACCOUNT)?)
     }
@@ -198,7 +210,12 @@ impl Group {
 
     /// Returns the counts of holds of the group's domain.
     pub(crate) fn holds(&self) -> &Arc<Holds> {
-        &self.holds
+        &self.owner.holds
+    }
+
+    /// Returns the domain of the group.
+    pub(crate) fn owner(&self) -> &Owner {
+        &self.owner
     }
 
     /// Returns the `given` group, or this group if the core gave none.
@@ -212,7 +229,7 @@ impl Group {
     ) -> Result<&'a Arc<Self>> {
         let Some(given) = given else { return Ok(self) };
         let Shared(group) = given.as_any().downcast_ref().ok_or(EINVAL)?;
-        if !Arc::ptr_eq(&group.holds, &self.holds) {
+        if !Arc::ptr_eq(group.holds(), self.holds()) {
             return Err(EINVAL);
         }
         Ok(group)

@@ -42,11 +42,14 @@ use kernel::{
 
 use crate::{
     ib,
-    stats, //
+    stats::DomainCounts, //
 };
 use kfabric::{
     base::errno::edquot,
-    provider::KeyValues,
+    provider::{
+        KeyCounts,
+        KeyValues, //
+    },
     pure::{
         key_budget::{
             self,
@@ -292,6 +295,13 @@ impl Ledger {
         book.swept = sweep(&mut book.accounts, book.swept, &payer.terms());
     }
 
+    /// Returns the number of values that count in a user's budget.
+    fn spent(&self, payer: &Payer) -> u64 {
+        let mut book = self.book.lock();
+        let account = book.accounts.get_mut(&payer.uid);
+        account.map_or(0, |account| account.budget.used(&payer.terms()))
+    }
+
     fn resting_since(&self, key: u32) -> Option<u32> {
         let record = record_of(key);
         let book = self.book.lock();
@@ -355,6 +365,7 @@ impl Ledger {
 /// A key value that is in use. Dropping it records the end of the key.
 pub(crate) struct Value {
     ledger: Arc<Ledger>,
+    counts: Arc<DomainCounts>,
     key: u32,
     again: bool,
     fate: Fate,
@@ -389,9 +400,12 @@ impl Value {
 
     /// Records the end of the key. Returns whether its index has no value left for any group.
     pub(crate) fn end(self) -> bool {
-        let (ledger, key, shared) = (self.ledger.clone(), self.key, self.shared);
+        let (ledger, counts) = (self.ledger.clone(), self.counts.clone());
+        let (key, shared) = (self.key, self.shared);
         drop(self);
-        shared && ledger.resting_since(key).is_some()
+        let is_worn = ledger.resting_since(key).is_some();
+        counts.end(is_worn);
+        shared && is_worn
     }
 
     /// Gives the value back. It was in no key, and no caller has seen it.
@@ -415,7 +429,7 @@ impl Value {
         });
         match draw.and_then(|draw| draw).unwrap_or(Draw::Spent) {
             Draw::Value(byte, again) => {
-                count(again);
+                self.counts.draw(again);
                 self.key = self.key & !0xff | u32::from(byte);
                 self.again = again;
                 Draw::Value(byte, again)
@@ -436,6 +450,9 @@ impl Drop for Value {
         if fate == Fate::Recorded {
             return;
         }
+        if fate == Fate::Unused {
+            self.counts.give_back(self.again);
+        }
         // Cannot fail or allocate: the draw has created the record.
         let _ = self.ledger.with(self.key, false, |page| {
             if fate == Fate::Ended {
@@ -448,15 +465,10 @@ impl Drop for Value {
     }
 }
 
-/// Counts a draw.
-fn count(again: bool) {
-    stats::USED.add(1);
-    stats::REUSED.add(u64::from(again));
-}
-
 /// Source of the values of a group's keys.
 pub(crate) struct Values {
     ledger: Arc<Ledger>,
+    counts: Arc<DomainCounts>,
     /// True if other groups draw from the ledger.
     shared: bool,
     /// Moment from which the group gets no value twice, if it is strict.
@@ -468,8 +480,12 @@ pub(crate) struct Values {
 }
 
 impl Values {
-    /// Returns the source for a group, for whose values `payer` pays.
-    pub(crate) fn new(wanted: KeyValues, payer: Option<Payer>) -> Result<Self> {
+    /// Returns the source for a group of the domain with `counts`, for whose values `payer` pays.
+    pub(crate) fn new(
+        wanted: KeyValues,
+        payer: Option<Payer>,
+        counts: Arc<DomainCounts>,
+    ) -> Result<Self> {
         let shared = match wanted {
             KeyValues::Own => None,
             _ => SHARED.lock().clone(),
@@ -485,6 +501,7 @@ impl Values {
         }
         Ok(Self {
             ledger,
+            counts,
             shared: is_shared,
             strict,
             refused: AtomicBool::new(false),
@@ -495,6 +512,13 @@ impl Values {
     /// Returns whether other groups draw from the ledger.
     pub(crate) fn are_shared(&self) -> bool {
         self.shared
+    }
+
+    /// Returns the counts of the group's domain, and the values of all groups that count in the user's
+    /// budget.
+    pub(crate) fn counts(&self) -> KeyCounts {
+        let spent = self.payer.as_ref().map_or(0, |payer| self.ledger.spent(payer));
+        self.counts.read(spent)
     }
 
     /// Returns whether the group gets no value twice.
@@ -525,9 +549,10 @@ impl Values {
         let Draw::Value(byte, again) = draw else {
             return Err(draw);
         };
-        count(again);
+        self.counts.draw(again);
         Ok(Value {
             ledger: self.ledger.clone(),
+            counts: self.counts.clone(),
             key: key & !0xff | u32::from(byte),
             again,
             fate: Fate::Ended,

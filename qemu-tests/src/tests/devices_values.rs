@@ -74,7 +74,7 @@ pub const TESTS: &[Test] = &[
 ];
 
 /// Runs a test on node 1.
-fn alone(ctx: &mut Ctx, test: fn(&mut Ctx) -> Result<()>) -> Result<()> {
+pub(super) fn alone(ctx: &mut Ctx, test: fn(&mut Ctx) -> Result<()>) -> Result<()> {
     let result = if ctx.first() { test(ctx) } else { Ok(()) };
     ctx.barrier("over")?;
     result
@@ -84,13 +84,13 @@ const REST: &str = "/sys/module/kverbs/parameters/key_rest_s";
 const RESTING: &str = "/sys/module/kverbs/parameters/resting_regions";
 
 /// Values of a device with 15 regions.
-const VALUES: usize = 15 * 256;
+pub(super) const VALUES: usize = 15 * 256;
 
-const PLAIN: u32 = KFI_EP_OWN_KEYS;
+pub(super) const PLAIN: u32 = KFI_EP_OWN_KEYS;
 const STRICT: u32 = KFI_EP_OWN_KEYS | KFI_EP_STRICT_KEYS;
 
 /// A device with 15 regions and unused values.
-struct Few {
+pub(super) struct Few {
     side: Side,
     region: u64,
     _buf: Buf,
@@ -104,17 +104,17 @@ struct Few {
 
 /// Keys of one endpoint.
 #[derive(Debug, Default)]
-struct Keys {
-    values: HashSet<u64>,
+pub(super) struct Keys {
+    pub(super) values: HashSet<u64>,
     /// Number of keys whose value the endpoint had before.
-    again: usize,
+    pub(super) again: usize,
     /// Error of the last call, or 0.
-    errno: i32,
+    pub(super) errno: i32,
 }
 
 impl Few {
     /// Makes the device, whose indices come in `order`.
-    fn new(ctx: &Ctx, order: &str, rest_s: u32) -> Result<Self> {
+    pub(super) fn new(ctx: &Ctx, order: &str, rest_s: u32) -> Result<Self> {
         // Earlier tests have used values of the same regions.
         unload("kverbs")?;
         load("kverbs")?;
@@ -135,8 +135,13 @@ impl Few {
         })
     }
 
+    /// Sets the time of a rest, in seconds, until the device ends.
+    pub(super) fn set_rest(&self, seconds: &str) -> Result<()> {
+        Ok(std::fs::write(REST, seconds)?)
+    }
+
     /// Opens an endpoint and a slot of it, or returns the error if there is no value for the slot.
-    fn open(&self, flags: u32) -> Result<Result<(u64, u64), i32>> {
+    pub(super) fn open(&self, flags: u32) -> Result<Result<(u64, u64), i32>> {
         let dev = &self.side.dev;
         let ep = dev.ep_open(&EpOpen {
             flags,
@@ -154,7 +159,7 @@ impl Few {
     }
 
     /// Assigns and revokes up to `count` keys of a slot. Fails if a value comes before its rest.
-    fn burst(&mut self, slot: u64, count: usize) -> Result<Keys> {
+    pub(super) fn burst(&mut self, slot: u64, count: usize) -> Result<Keys> {
         let mut keys = Keys::default();
         for _ in 0..count {
             match self.side.dev.key_assign(slot, 0, PAGE, REMOTE) {
@@ -177,7 +182,7 @@ impl Few {
         Ok(keys)
     }
 
-    fn close(&self, (ep, slot): (u64, u64)) -> Result<()> {
+    pub(super) fn close(&self, (ep, slot): (u64, u64)) -> Result<()> {
         self.side.dev.close(slot)?;
         self.side.dev.close(ep)?;
         Ok(())

@@ -398,7 +398,7 @@ pub struct Doctor {
 /// Objects that `kfi show` can show in more detail.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum What {
-    /// Key slots, and the modules' counters of keys (if debugfs is readable)
+    /// Key slots, counts of the key values of each domain, and the modules' counters of keys (if debugfs is readable)
     Keys,
 }
 

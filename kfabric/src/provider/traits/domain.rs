@@ -153,6 +153,12 @@ pub trait DomainOps: Send + Sync {
         slots.iter().for_each(|slot| slot.revoke(false));
     }
 
+    /// Returns counts of the values of the domain's keys. Zeros if the provider accounts for none.
+    /// Context: process; may sleep.
+    fn key_counts(&self) -> KeyCounts {
+        KeyCounts::default()
+    }
+
     /// Defers operations posted later on the transmit sides of this domain's endpoints. They are
     /// accepted, and released when [`DomainOps::resume`] was called once for each call of this
     /// function before them. Called only if [`KeyOps::foresee`] succeeds.
@@ -189,6 +195,19 @@ pub enum KeyValues {
     /// As `Strict`, and the values do not depend on other groups. Equal values of other groups are
     /// at other addresses. For kernel memory only.
     Own,
+}
+
+/// Counts of the values of a domain's keys.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct KeyCounts {
+    /// Values that were in a key, were returned to a caller or are in a slot's reserve.
+    pub used: u64,
+    /// Those of them that were used before by any domain: all others had been used, and had rested.
+    pub reused: u64,
+    /// Keys whose end left their memory region's index without a value.
+    pub worn: u64,
+    /// Values of all domains of the user that count in the user's budget. 0 if the user has none.
+    pub spent: u64,
 }
 
 /// A protection group of a domain: see [`DomainOps::group`]. Its members hold references to it.

@@ -300,6 +300,10 @@ mod tests {
             name: [0; uapi::KFI_NAME_MAX],
             auth: 0,
             ep: 0,
+            keys_used: 0,
+            keys_reused: 0,
+            keys_worn: 0,
+            keys_spent: 0,
         }
     }
 

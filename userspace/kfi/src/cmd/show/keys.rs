@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! `kfi show keys`: key slots, and the modules' counters.
+//! `kfi show keys`: key slots, counts of key values, and the modules' counters.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -36,12 +36,31 @@ struct Slot {
     endpoint: Option<String>,
 }
 
+/// Counts of the key values of a domain.
+#[derive(Debug, PartialEq, Serialize)]
+struct Values {
+    domain: String,
+    device: String,
+    pid: u32,
+    comm: String,
+    /// Values that were in a key or are reserved for one.
+    used: u64,
+    /// Those of them that were used before.
+    reused: u64,
+    /// Keys whose end left their memory region without a value.
+    worn: u64,
+    /// Values of all domains of the user that count in the user's budget.
+    spent: u64,
+}
+
 /// Counters by part and name.
 type Counters = BTreeMap<String, BTreeMap<String, u64>>;
 
 #[derive(Serialize)]
 struct Report {
     slots: Vec<Slot>,
+    /// Of the domains that have used key values.
+    values: Vec<Values>,
     /// Empty if the counters cannot be read.
     counters: Counters,
 }
@@ -98,6 +117,39 @@ impl Slot {
     }
 }
 
+impl Values {
+    fn new(object: &LiveObject) -> Self {
+        let raw = &object.raw;
+        Self {
+            domain: format!("{:#x}", object.handle),
+            device: object.name.clone(),
+            pid: object.pid,
+            comm: object.comm.clone(),
+            used: raw.keys_used,
+            reused: raw.keys_reused,
+            worn: raw.keys_worn,
+            spent: raw.keys_spent,
+        }
+    }
+
+    fn has_some(&self) -> bool {
+        [self.used, self.worn, self.spent] != [0; 3]
+    }
+
+    fn cells(&self) -> [String; 8] {
+        [
+            self.domain.clone(),
+            self.device.clone(),
+            self.pid.to_string(),
+            self.comm.clone(),
+            self.used.to_string(),
+            self.reused.to_string(),
+            self.worn.to_string(),
+            self.spent.to_string(),
+        ]
+    }
+}
+
 /// Reads the counters below `root`: a directory per part, a file per counter.
 fn counters(root: &Path) -> Counters {
     let names = |path: &Path| -> Vec<std::path::PathBuf> {
@@ -131,6 +183,14 @@ fn text(report: &Report) -> String {
         cells.extend(report.slots.iter().map(Slot::cells));
         t.push_str(&aligned(&cells));
     }
+    if !report.values.is_empty() {
+        let heads = [
+            "DOMAIN", "DEVICE", "PID", "COMMAND", "USED", "REUSED", "WORN", "SPENT",
+        ];
+        let mut cells = vec![heads.map(str::to_owned)];
+        cells.extend(report.values.iter().map(Values::cells));
+        t.push_str(&aligned(&cells));
+    }
     for (part, counters) in &report.counters {
         let each: Vec<_> = counters.iter().map(|(n, v)| format!("{n} {v}")).collect();
         // Writing to a string cannot fail.
@@ -139,15 +199,17 @@ fn text(report: &Report) -> String {
     t
 }
 
-/// Prints the key slots among `objects`.
+/// Prints the key slots among `objects`, and the counts of their domains.
 ///
 /// # Errors
 ///
 /// If printing fails.
 pub(super) fn run(objects: &[LiveObject], json: bool) -> Result<()> {
     let keys = objects.iter().filter(|o| o.kind == Kind::Key);
+    let domains = objects.iter().filter(|o| o.kind == Kind::Domain);
     let report = Report {
         slots: keys.map(Slot::new).collect(),
+        values: domains.map(Values::new).filter(Values::has_some).collect(),
         counters: counters(Path::new(COUNTERS)),
     };
     if json {
@@ -189,6 +251,25 @@ mod tests {
     }
 
     #[test]
+    fn values_of_a_domain_are_shown_if_it_has_used_some() {
+        let mut domain = object(Kind::Domain, 2, 0x20, 0x10, [0; 3]);
+        domain.name = "rxe0".into();
+        assert!(!Values::new(&domain).has_some());
+        let raw = &mut domain.raw;
+        (raw.keys_used, raw.keys_reused, raw.keys_worn) = (300, 4, 2);
+        let report = Report {
+            slots: Vec::new(),
+            values: vec![Values::new(&domain)],
+            counters: Counters::new(),
+        };
+        let shown = text(&report);
+        let line = shown.lines().nth(2).unwrap_or_default();
+        let cells: Vec<_> = line.split_whitespace().collect();
+        let wanted = ["0x20", "rxe0", "7", "app", "300", "4", "2", "0"];
+        assert_eq!(cells, wanted, "{shown}");
+    }
+
+    #[test]
     fn counters_of_a_directory_are_read_and_others_skipped() {
         let root = std::env::temp_dir().join(format!("kfi-counters-{}", std::process::id()));
         std::fs::create_dir_all(root.join("keys")).unwrap();
@@ -196,6 +277,7 @@ mod tests {
         std::fs::write(root.join("keys/else"), "not a number\n").unwrap();
         let report = Report {
             slots: Vec::new(),
+            values: Vec::new(),
             counters: counters(&root),
         };
         let _ = std::fs::remove_dir_all(&root);

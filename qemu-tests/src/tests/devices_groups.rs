@@ -1,0 +1,98 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
+//! Values and queues of the protection groups of a device's domains.
+
+use super::accounts::user;
+use super::devices_values::{alone, Few, PLAIN, VALUES};
+use crate::buf::Buf;
+use crate::harness::{guest, Ctx, Test, NETNS};
+use crate::pair::{Side, LOCAL, REMOTE};
+use anyhow::{ensure, Context, Result};
+use kfabric_uapi::*;
+
+/// Tests of the topic `devices`.
+pub const TESTS: &[Test] = &[Test::pair(
+    "devices.seen_by_kfi_show_counts_values_of_each_domain",
+    |c| alone(c, counts),
+)
+.seconds(20)
+.on(NETNS)];
+
+const PAGE: u64 = 4096;
+
+/// The counts of a domain that `kfi show keys` prints.
+#[derive(Debug)]
+struct Counts {
+    used: u64,
+    reused: u64,
+    worn: u64,
+    spent: u64,
+}
+
+impl Counts {
+    /// Returns the counts of this process's only domain with key values.
+    fn read() -> Result<Self> {
+        let pid = std::process::id();
+        let report = shown(&["show", "keys", "-p", &pid.to_string(), "--json"])?;
+        let all = report["values"].as_array().context("no counts")?;
+        ensure!(all.len() == 1, "{report}");
+        let count = |name: &str| all[0][name].as_u64().with_context(|| name.to_owned());
+        ensure!(all[0]["pid"] == pid, "{report}");
+        let device = all[0]["device"].as_str();
+        ensure!(device.is_some_and(|name| !name.is_empty()), "{report}");
+        Ok(Self {
+            used: count("used")?,
+            reused: count("reused")?,
+            worn: count("worn")?,
+            spent: count("spent")?,
+        })
+    }
+}
+
+fn shown(args: &[&str]) -> Result<serde_json::Value> {
+    Ok(serde_json::from_str(&guest::run("kfi", args)?)?)
+}
+
+/// `kfi show keys` counts the values of a domain over a device with 15 regions. Another user sees neither
+/// these counts nor the machine's counters, and sees its own counts.
+fn counts(ctx: &mut Ctx) -> Result<()> {
+    const OTHER: u32 = 2207;
+    let mut few = Few::new(ctx, "lowest", 0)?;
+    let opened = few.open(PLAIN)?.map_err(crate::sys::Errno)?;
+    let keys = few.burst(opened.1, 100)?;
+    ensure!(keys.errno == 0, "errno {}", keys.errno);
+    let new = Counts::read()?;
+    // The next one is in reserve.
+    ensure!((new.used, new.reused) == (101, 0), "{new:?}");
+    ensure!((new.worn, new.spent) == (0, 0), "{new:?}");
+    let keys = few.burst(opened.1, VALUES)?;
+    ensure!(keys.errno == 0, "errno {}", keys.errno);
+    let worn = Counts::read()?;
+    ensure!(worn.used == 101 + VALUES as u64, "{worn:?}");
+    ensure!(worn.reused > 0 && worn.reused < worn.used, "{worn:?}");
+    // Root has no budget.
+    ensure!(worn.worn > 0 && worn.spent == 0, "{worn:?}");
+    few.close(opened)?;
+    let closed = Counts::read()?;
+    ensure!(closed.used == worn.used - 1, "{closed:?}");
+    few.set_rest("600")?;
+    let env = ctx.env.clone();
+    let other = || -> Result<()> {
+        let none = shown(&["show", "keys", "--json"])?;
+        let is_empty = |name: &str| none[name].as_array().is_some_and(Vec::is_empty);
+        ensure!(is_empty("slots") && is_empty("values"), "{none}");
+        ensure!(none["counters"] == serde_json::json!({}), "{none}");
+        let side = Side::of(&env)?;
+        let buf = Buf::new(PAGE as usize)?;
+        let region = side.reg(&buf, LOCAL | REMOTE)?.handle;
+        let slots = side.dev.key_alloc(region, 1);
+        // The device may have no region left that does not rest.
+        if let Ok(slots) = slots {
+            let counts = Counts::read()?;
+            ensure!((counts.used, counts.spent) == (1, 1), "{counts:?}");
+            side.dev.close(slots[0])?;
+        }
+        Ok(())
+    };
+    user(OTHER, 1 << 30, || Ok(()), other)
+}
