@@ -472,6 +472,36 @@ fn p04_plain_user_after_a_strict_one_gets_rested_values() {
     }
 }
 
+/// A strict user gets no value that any user has drawn since it joined. So it is refused although it has
+/// drawn few values itself, until it joins anew. It begins no epoch: when the values of the epoch are drawn, a
+/// strict user that joins is refused, too, until a plain one has begun the next epoch.
+#[test]
+#[cfg_attr(miri, ignore = "no unsafe code, and minutes long there")]
+fn p04_strict_user_is_refused_after_draws_of_others_until_it_joins_anew() {
+    for order in ORDERS {
+        let mut all = Shared::new(order, 15, 2, 0);
+        all.open(0, true);
+        assert_eq!(all.burst(0, 10, false), Ok(10), "{order:?}");
+        all.open(1, false);
+        // All values of the first epoch, and some of the next one.
+        let drawn = ALL + ALL / 2;
+        assert_eq!(all.burst(1, drawn, false), Ok(drawn), "{order:?}");
+        all.close(1);
+        assert_eq!(all.burst(0, 1, false), Ok(0), "{order:?}");
+        all.open(0, true);
+        let left = all.burst(0, ALL, false).unwrap();
+        assert!((1..ALL).contains(&left), "{order:?}: {left}");
+        // The values have rested: for a plain user only.
+        all.open(0, true);
+        assert_eq!(all.burst(0, 1, false), Ok(0), "{order:?}");
+        all.close(0);
+        all.open(1, false);
+        assert_eq!(all.burst(1, 1, false), Ok(1), "{order:?}");
+        all.open(0, true);
+        assert_eq!(all.burst(0, 1, false), Ok(1), "{order:?}");
+    }
+}
+
 /// P4: a user draws values as fast as it can, and begins anew all the time. It exhausts its own budget, and
 /// no other user notices. After the rest, the first user has values again.
 #[test]
