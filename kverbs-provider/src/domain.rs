@@ -121,12 +121,13 @@ impl Domain {
             true => Some(Charge::new(live, device.ib(), Kind::Handle)?),
             false => None,
         };
+        let values = sink.key_values();
         let owner = Owner {
             holds: Arc::pin_init(Holds::new(), GFP_KERNEL_ACCOUNT)?,
             program,
             counts: Arc::new(DomainCounts::default(), GFP_KERNEL_ACCOUNT)?,
         };
-        let group = Group::new(live, device, None, KeyValues::Again, owner)?;
+        let group = Group::new(live, device, None, values, owner)?;
         let gone: Arc<dyn Resource> = Arc::pin_init(
             pin_init!(Gone {
                 sink,

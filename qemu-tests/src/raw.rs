@@ -232,7 +232,17 @@ impl Dev {
     ///
     /// The call's errno.
     pub fn domain_open(&self, fabric: u64, name: &str) -> Result<DomainOpen> {
+        self.domain_open_with(fabric, name, 0)
+    }
+
+    /// Opens a domain with `flags`.
+    ///
+    /// # Errors
+    ///
+    /// The call's errno.
+    pub fn domain_open_with(&self, fabric: u64, name: &str, flags: u32) -> Result<DomainOpen> {
         let mut arg = DomainOpen::new_zeroed();
+        arg.flags = flags;
         arg.fabric = fabric;
         arg.name = name_field(name);
         self.call(&mut arg)?;

@@ -281,6 +281,15 @@
 #define KFI_EQ_SIZE_MAX (1ULL << 16)
 
 /*
+ * Flag of struct kfi_domain_open: no value of the domain's keys is issued twice while the domain exists.
+ *
+ * The rule of KFI_EP_STRICT_KEYS, for the keys of the domain's own regions, of each auth key
+ * and of each endpoint with KFI_EP_OWN_KEYS. Values issued since the auth key or the endpoint
+ * was first used on the domain count for its keys.
+ */
+#define KFI_DOMAIN_STRICT_KEYS 1
+
+/*
  * Flag of struct kfi_ep_open: endpoint-scoped keys (FI_MR_ENDPOINT).
  *
  * The peer of this endpoint can access only regions and keys that are bound to the endpoint
@@ -306,7 +315,8 @@
  * Flag of struct kfi_ep_open: no value of the endpoint's keys is issued twice while the endpoint exists.
  *
  * If the device offers no other value, the allocation or assignment of a key fails with
- * -ENOSPC. A program that connects anew can have values again. Without this flag a value is
+ * -ENOSPC. Values that other endpoints of the host have had since this one was opened count, too.
+ * A program that connects anew can have values again. Without this flag a value is
  * issued again after all others that the device offers, and after a time of rest. Needs
  * KFI_EP_OWN_KEYS (else -EINVAL).
  */
@@ -798,7 +808,7 @@ struct kfi_fabric_open {
 struct kfi_domain_open {
 	/* Size of this structure. */
 	__u32 size;
-	/* Zero. */
+	/* KFI_DOMAIN_STRICT_KEYS or zero. */
 	__u32 flags;
 	/* The fabric. */
 	__u64 fabric;
@@ -2817,6 +2827,7 @@ _Static_assert(KFI_EQ_SIZE_MAX == 0x10000ULL, "KFI_EQ_SIZE_MAX");
 _Static_assert(KFI_EP_OWN_KEYS == 0x1ULL, "KFI_EP_OWN_KEYS");
 _Static_assert(KFI_EP_RINGS == 0x2ULL, "KFI_EP_RINGS");
 _Static_assert(KFI_EP_STRICT_KEYS == 0x4ULL, "KFI_EP_STRICT_KEYS");
+_Static_assert(KFI_DOMAIN_STRICT_KEYS == 0x1ULL, "KFI_DOMAIN_STRICT_KEYS");
 _Static_assert(KFI_RINGS_UNKNOWN == 0x0ULL, "KFI_RINGS_UNKNOWN");
 _Static_assert(KFI_RINGS_NONE == 0x1ULL, "KFI_RINGS_NONE");
 _Static_assert(KFI_RINGS_SHARED == 0x2ULL, "KFI_RINGS_SHARED");

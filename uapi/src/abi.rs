@@ -457,7 +457,7 @@ pub struct FabricOpen {
 pub struct DomainOpen {
     /// Size of this structure.
     pub size: u32,
-    /// Zero.
+    /// [`KFI_DOMAIN_STRICT_KEYS`] or zero.
     pub flags: u32,
     /// The fabric.
     pub fabric: u64,
@@ -498,6 +498,13 @@ pub struct DomainOpen {
     /// Out: `KFI_REACH_*`, for [`KFI_COMMIT_COMPLETE`].
     pub durable: u32,
 }
+
+/// Flag of [`DomainOpen`]: no value of the domain's keys is issued twice while the domain exists.
+///
+/// The rule of [`KFI_EP_STRICT_KEYS`], for the keys of the domain's own regions, of each auth key
+/// and of each endpoint with [`KFI_EP_OWN_KEYS`]. Values issued since the auth key or the endpoint
+/// was first used on the domain count for its keys.
+pub const KFI_DOMAIN_STRICT_KEYS: u32 = 1;
 
 /// `KFI_IOC_EQ_OPEN`.
 #[derive(Clone, Copy, Debug, Default, FromBytes, IntoBytes, Immutable, KnownLayout)]
@@ -666,7 +673,8 @@ pub const KFI_EP_RINGS: u32 = 2;
 /// Flag of [`EpOpen`]: no value of the endpoint's keys is issued twice while the endpoint exists.
 ///
 /// If the device offers no other value, the allocation or assignment of a key fails with
-/// `-ENOSPC`. A program that connects anew can have values again. Without this flag a value is
+/// `-ENOSPC`. Values that other endpoints of the host have had since this one was opened count, too.
+/// A program that connects anew can have values again. Without this flag a value is
 /// issued again after all others that the device offers, and after a time of rest. Needs
 /// [`KFI_EP_OWN_KEYS`] (else `-EINVAL`).
 pub const KFI_EP_STRICT_KEYS: u32 = 4;

@@ -51,7 +51,8 @@ impl Groups {
         Arc::pin_init(made, GFP_KERNEL_ACCOUNT)
     }
 
-    /// Returns the protection group of `key`; creates the group if there is none.
+    /// Returns the protection group of `key`; creates the group, with the rule `values` for its key
+    /// values, if there is none.
     ///
     /// # Errors
     ///
@@ -62,6 +63,7 @@ impl Groups {
         this: &Arc<Self>,
         domain: &Arc<dyn DomainOps>,
         key: &AuthKey,
+        values: KeyValues,
     ) -> Result<GroupRef> {
         let mut list = this.list.lock();
         let made = |group: &Arc<dyn GroupOps>| GroupRef {
@@ -75,7 +77,7 @@ impl Groups {
             return Ok(made(&used.group));
         }
         let node = RBTreeNodeReservation::new(GFP_KERNEL_ACCOUNT)?;
-        let group = domain.group(Some(key.prover()?), KeyValues::Again)?;
+        let group = domain.group(Some(key.prover()?), values)?;
         let result = made(&group);
         let used = Used { group, users: 1 };
         // Cannot replace an entry: there is none of that number.

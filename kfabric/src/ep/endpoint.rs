@@ -102,8 +102,10 @@ pub struct EpAttr {
     /// connection only.
     pub reuse_values: bool,
     /// No value of the endpoint-scoped keys is issued twice on this endpoint. If the device offers
-    /// no other value, an assignment fails (`ENOSPC`). Without this option a value is issued again
-    /// after all others that the device offers, and after a time of rest.
+    /// no other value, an assignment fails (`ENOSPC`). Values that other endpoints of the host have had
+    /// since this one was opened count, too. Without this option a value is issued again after all others
+    /// that the device offers, and after a time of rest, unless the domain is strict
+    /// ([`Domain::open_strict`]).
     pub strict_values: bool,
 }
 
@@ -221,7 +223,7 @@ impl Endpoint {
                             strict_values: true,
                             ..
                         } => KeyValues::Strict,
-                        _ => KeyValues::Again,
+                        _ => domain.key_values(),
                     },
                 )?,
                 bound: Bound::new()?,

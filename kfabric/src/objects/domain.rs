@@ -48,7 +48,8 @@ use crate::{
     provider::{
         DomainAttr,
         DomainOps,
-        DomainSink, //
+        DomainSink,
+        KeyValues, //
     },
     pure::atomic::{
         Datatype,
@@ -61,6 +62,7 @@ use crate::{
 struct Watch {
     gone: AtomicBool,
     program: bool,
+    values: KeyValues,
 }
 
 impl DomainSink for Watch {
@@ -70,6 +72,10 @@ impl DomainSink for Watch {
 
     fn is_program(&self) -> bool {
         self.program
+    }
+
+    fn key_values(&self) -> KeyValues {
+        self.values
     }
 }
 
@@ -124,22 +130,39 @@ impl Domain {
         name: &str,
         auth: Option<&AuthKey>,
     ) -> Result<Arc<Self>> {
-        Self::make(fabric, name, auth, false)
+        Self::make(fabric, name, auth, KeyValues::Again, false)
     }
 
-    /// As [`Domain::open_with`], for a program.
-    pub(crate) fn open_for_program(
+    /// As [`Domain::open_with`]. No value of the domain's keys is issued twice while the domain exists:
+    /// those of its own regions, of each auth key, and of each endpoint with keys of its own. If the
+    /// device offers no other value, an assignment fails (`ENOSPC`).
+    pub fn open_strict(
         fabric: &Arc<Fabric>,
         name: &str,
         auth: Option<&AuthKey>,
     ) -> Result<Arc<Self>> {
-        Self::make(fabric, name, auth, true)
+        Self::make(fabric, name, auth, KeyValues::Strict, false)
+    }
+
+    /// As [`Domain::open_with`] or, if `strict`, [`Domain::open_strict`], for a program.
+    pub(crate) fn open_for_program(
+        fabric: &Arc<Fabric>,
+        name: &str,
+        auth: Option<&AuthKey>,
+        strict: bool,
+    ) -> Result<Arc<Self>> {
+        let values = match strict {
+            true => KeyValues::Strict,
+            false => KeyValues::Again,
+        };
+        Self::make(fabric, name, auth, values, true)
     }
 
     fn make(
         fabric: &Arc<Fabric>,
         name: &str,
         auth: Option<&AuthKey>,
+        values: KeyValues,
         program: bool,
     ) -> Result<Arc<Self>> {
         let held = Held::new(fabric)?;
@@ -148,8 +171,12 @@ impl Domain {
             false => None,
         };
         let groups = Groups::new()?;
-        let gone = AtomicBool::new(false);
-        let watch = Arc::new(Watch { gone, program }, GFP_KERNEL_ACCOUNT)?;
+        let watch = Watch {
+            gone: AtomicBool::new(false),
+            program,
+            values,
+        };
+        let watch = Arc::new(watch, GFP_KERNEL_ACCOUNT)?;
         let ops =
             fabric
                 .provider()
@@ -212,8 +239,13 @@ impl Domain {
     ///
     /// - `EOPNOTSUPP` if the provider cannot separate groups.
     pub(crate) fn group(&self, key: &AuthKey) -> Result<KBox<GroupRef>> {
-        let group = Groups::get(&self.groups, &self.ops, key)?;
+        let group = Groups::get(&self.groups, &self.ops, key, self.watch.values)?;
         Ok(KBox::new(group, GFP_KERNEL_ACCOUNT)?)
+    }
+
+    /// Returns the rule for the values of the domain's keys.
+    pub(crate) fn key_values(&self) -> KeyValues {
+        self.watch.values
     }
 
     /// Returns the maximum number of bytes of application data in a connection request of an endpoint

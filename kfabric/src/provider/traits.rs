@@ -13,9 +13,7 @@ pub use self::{
     domain::{
         DomainAttr,
         DomainOps,
-        GroupOps,
-        KeyCounts,
-        KeyValues, //
+        GroupOps, //
     },
     endpoint::{
         ConnRequestOps,
@@ -25,8 +23,10 @@ pub use self::{
     },
     key::{
         KeyAssign,
+        KeyCounts,
         KeyOps,
-        KeyValue, //
+        KeyValue,
+        KeyValues, //
     },
     proof::Proof,
     provider::Provider,

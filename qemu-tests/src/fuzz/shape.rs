@@ -447,7 +447,7 @@ fn shapes() -> Vec<Shape> {
         ioctl!("fabric_open", FabricOpen, 3, Some(K::Fabric),
             [flags Bits(&[]), prov_name Name(self::Name::Provider), fabric_name Name(self::Name::Fabric)], [handle Handle]),
         ioctl!("domain_open", DomainOpen, 3, Some(K::Domain),
-            [flags Bits(&[]), fabric Handle(&[K::Fabric]), name Name(self::Name::Domain), auth_key Maybe(Area::Data, 64), auth_key_size Num(&[0, 16, 65]),
+            [flags Bits(&[KFI_DOMAIN_STRICT_KEYS as u64]), fabric Handle(&[K::Fabric]), name Name(self::Name::Domain), auth_key Maybe(Area::Data, 64), auth_key_size Num(&[0, 16, 65]),
              reserved Zero, reserved2 Zero], [handle Handle]),
         ioctl!("eq_open", EqOpen, 3, Some(K::Eq),
             [flags Bits(&[]), fabric Handle(&[K::Fabric]), depth Num(DEPTHS)], [handle Handle, fd Fd]),

@@ -3,20 +3,30 @@
 //! Values and queues of the protection groups of a device's domains.
 
 use super::accounts::user;
-use super::devices_values::{alone, Few, PLAIN, VALUES};
+use super::devices_values::{alone, Few, Keys, PLAIN, VALUES};
+use crate::auth;
 use crate::buf::Buf;
 use crate::harness::{guest, Ctx, Test, NETNS};
 use crate::pair::{Side, LOCAL, REMOTE};
+use crate::raw::field_text;
 use anyhow::{ensure, Context, Result};
 use kfabric_uapi::*;
 
 /// Tests of the topic `devices`.
-pub const TESTS: &[Test] = &[Test::pair(
-    "devices.seen_by_kfi_show_counts_values_of_each_domain",
-    |c| alone(c, counts),
-)
-.seconds(20)
-.on(NETNS)];
+pub const TESTS: &[Test] = &[
+    Test::pair(
+        "devices.seen_by_kfi_show_counts_values_of_each_domain",
+        |c| alone(c, counts),
+    )
+    .seconds(20)
+    .on(NETNS),
+    Test::pair(
+        "devices.p04_strict_domain_repeats_no_value_and_gets_enospc",
+        |c| alone(c, strict_domain),
+    )
+    .seconds(20)
+    .on(NETNS),
+];
 
 const PAGE: u64 = 4096;
 
@@ -95,4 +105,66 @@ fn counts(ctx: &mut Ctx) -> Result<()> {
         Ok(())
     };
     user(OTHER, 1 << 30, || Ok(()), other)
+}
+
+/// P4: over a device with 15 regions, a strict domain gets `ENOSPC` for its own keys, for those of an auth key
+/// and for those of an endpoint, when there is no unused value. None repeats a value, although none has to
+/// rest. A plain domain then has values.
+fn strict_domain(ctx: &mut Ctx) -> Result<()> {
+    for kind in ["domain", "auth key", "endpoint"] {
+        let mut few = Few::new(ctx, "lowest", 0)?;
+        let keys = of_strict_domain(&mut few, kind)?;
+        let right = (1024..=VALUES).contains(&keys.values.len());
+        ensure!(
+            right && keys.errno == libc::ENOSPC && keys.again == 0,
+            "{kind}: errno {} after {} values, {} again",
+            keys.errno,
+            keys.values.len(),
+            keys.again
+        );
+        let plain = few.keys(PLAIN, VALUES)?;
+        ensure!(plain.errno == 0, "plain: errno {}", plain.errno);
+    }
+    Ok(())
+}
+
+/// Uses up the values of a strict domain by one slot of this kind.
+fn of_strict_domain(few: &mut Few, kind: &str) -> Result<Keys> {
+    let (fabric, name) = (few.side.fabric, field_text(&few.side.domain.name));
+    let dev = &few.side.dev;
+    let domain = dev
+        .domain_open_with(fabric, &name, KFI_DOMAIN_STRICT_KEYS)?
+        .handle;
+    let buf = Buf::new(PAGE as usize)?;
+    let region = dev
+        .call_region(&RegionReg {
+            domain,
+            addr: buf.addr(),
+            len: PAGE,
+            access: LOCAL | REMOTE,
+            flags: KFI_REGION_DYNAMIC_KEYS,
+            ..Default::default()
+        })?
+        .handle;
+    let mut ep = None;
+    let slot = match kind {
+        "auth key" => auth::slots(dev, region, auth::KEY, 1)?[0],
+        "endpoint" => {
+            let open = EpOpen {
+                flags: KFI_EP_OWN_KEYS,
+                domain,
+                ..Default::default()
+            };
+            let handle = ep.insert(dev.ep_open(&open)?.handle);
+            dev.key_alloc_for(region, *handle, 1)?[0]
+        }
+        _ => dev.key_alloc(region, 1)?[0],
+    };
+    let keys = few.burst(slot, 2 * VALUES)?;
+    let dev = &few.side.dev;
+    dev.close(slot)?;
+    ep.map_or(Ok(()), |ep| dev.close(ep))?;
+    dev.close(region)?;
+    dev.close(domain)?;
+    Ok(keys)
 }

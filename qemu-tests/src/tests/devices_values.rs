@@ -91,7 +91,7 @@ const STRICT: u32 = KFI_EP_OWN_KEYS | KFI_EP_STRICT_KEYS;
 
 /// A device with 15 regions and unused values.
 pub(super) struct Few {
-    side: Side,
+    pub(super) side: Side,
     region: u64,
     _buf: Buf,
     rest: Duration,
@@ -189,7 +189,7 @@ impl Few {
     }
 
     /// Assigns up to `count` keys of a new endpoint, and closes it.
-    fn keys(&mut self, flags: u32, count: usize) -> Result<Keys> {
+    pub(super) fn keys(&mut self, flags: u32, count: usize) -> Result<Keys> {
         let opened = match self.open(flags)? {
             Ok(opened) => opened,
             Err(errno) => {

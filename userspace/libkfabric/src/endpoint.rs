@@ -62,8 +62,9 @@ pub struct EndpointAttr {
     pub own_keys: bool,
     /// No value of the endpoint's keys is issued twice while the endpoint exists
     /// (`KFI_EP_STRICT_KEYS`). If the device offers no other value, the allocation or assignment of
-    /// a key fails with `ENOSPC`; a program that connects anew can have values again. Needs
-    /// `own_keys`.
+    /// a key fails with `ENOSPC`. Values that other endpoints of the host have had since this one
+    /// was opened count, too; a program that connects anew can have values again. Needs
+    /// `own_keys`. For all keys of a domain: [`Fabric::strict_domain`](crate::Fabric::strict_domain).
     pub strict_keys: bool,
     /// Auth key of the endpoint; `None`: the domain's.
     pub auth_key: Option<AuthKey>,

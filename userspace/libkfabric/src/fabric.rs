@@ -57,7 +57,7 @@ impl Fabric {
     /// - `ENOENT` if no device has that name.
     /// - `ENODEV` if the device is being removed.
     pub fn domain_by_name(&self, name: &str) -> Result<Domain> {
-        self.open_domain(name, None)
+        self.open_domain(name, None, 0)
     }
 
     /// Like [`Fabric::domain_under`], by name.
@@ -66,7 +66,7 @@ impl Fabric {
     ///
     /// The errors of [`Fabric::domain_by_name`].
     pub fn domain_by_name_under(&self, name: &str, key: &AuthKey) -> Result<Domain> {
-        self.open_domain(name, Some(key))
+        self.open_domain(name, Some(key), 0)
     }
 
     /// Like [`Fabric::domain`], with an auth key for all objects of the domain that have none of
@@ -77,13 +77,28 @@ impl Fabric {
     ///
     /// The errors of [`Fabric::domain`].
     pub fn domain_under(&self, info: &Info, key: &AuthKey) -> Result<Domain> {
-        self.open_domain(info.domain(), Some(key))
+        self.open_domain(info.domain(), Some(key), 0)
     }
 
-    fn open_domain(&self, name: &str, key: Option<&AuthKey>) -> Result<Domain> {
+    /// Like [`Fabric::domain`], or with an auth key like [`Fabric::domain_under`]. No value of the
+    /// domain's keys is issued twice while the domain exists (`KFI_DOMAIN_STRICT_KEYS`). If the
+    /// device offers no other value, the allocation or assignment of a key fails with `ENOSPC`; a
+    /// program that opens another domain can have values again.
+    ///
+    /// # Errors
+    ///
+    /// The errors of [`Fabric::domain`], and:
+    ///
+    /// - `EINVAL` if the kernel is older than the option.
+    pub fn strict_domain(&self, info: &Info, key: Option<&AuthKey>) -> Result<Domain> {
+        self.open_domain(info.domain(), key, abi::KFI_DOMAIN_STRICT_KEYS)
+    }
+
+    fn open_domain(&self, name: &str, key: Option<&AuthKey>, flags: u32) -> Result<Domain> {
         let dev = &self.handle.dev;
         let mut arg: abi::DomainOpen = sys::new();
         arg.fabric = self.handle.raw();
+        arg.flags = flags;
         put("domain name", &mut arg.name, name)?;
         let (mut bufs, size) = given(offset_of!(abi::DomainOpen, auth_key), key);
         arg.auth_key_size = size;

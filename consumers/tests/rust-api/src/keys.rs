@@ -23,6 +23,7 @@ use kfabric::{
         LentPiece,
         Memory, //
     },
+    objects::domain::Domain,
     op::OpKind,
     provider::KeyValue,
     uapi::*,
@@ -77,6 +78,7 @@ pub(crate) const TESTS: &[Test] = &[
     }),
     ("key_of_an_endpoint", of_an_endpoint),
     ("key_of_a_reused_value", of_reused_values),
+    ("key_of_a_strict_domain", of_a_strict_domain),
     ("key_of_a_room", of_a_room),
 ];
 
@@ -344,11 +346,31 @@ fn of_reused_values(station: &Station) -> Outcome {
         ..Wanted::default()
     };
     let (own, other) = (Pair::with(station, &wanted, &[], &[])?, Pair::new(station)?);
-    check!(!own.client.ep.keys_exhausted());
+    check!(!own.client.ep.keys_exhausted() && !own.client.ep.keys_worn());
     if station.info().mr_key_size == 4 {
         apart(station, &wanted, &own)?;
     }
     bound_to(station, &own, &other)
+}
+
+/// A slot of a strict domain gets no key value twice.
+fn of_a_strict_domain(station: &Station) -> Outcome {
+    /// More than the values of a device's index.
+    const CYCLES: usize = 300;
+    let domain = Domain::open_strict(station.fabric(), station.domain.name(), None)?;
+    let there = Buffer::shared(&domain, 4096)?;
+    let key = Key::alloc(&there.region)?;
+    let mut values = KVec::with_capacity(CYCLES, GFP_KERNEL)?;
+    for _ in 0..CYCLES {
+        let value = key.assign(0, 4096, REMOTE)?.key;
+        key.revoke()?;
+        check!(!values.contains(&value));
+        values.push(value, GFP_KERNEL)?;
+    }
+    drop(key);
+    close_region(&there.region)?;
+    domain.close()?;
+    Ok(())
 }
 
 /// A reused key value has another remote address.

@@ -61,10 +61,15 @@ pub(crate) fn fabric_open(file: &File, call: &mut FabricOpen) -> Result<Undo> {
 }
 
 pub(crate) fn domain_open(file: &File, call: &mut DomainOpen) -> Result<Undo> {
-    zero(&[call.flags, call.reserved, call.reserved2])?;
+    zero(&[
+        call.flags & !KFI_DOMAIN_STRICT_KEYS,
+        call.reserved,
+        call.reserved2,
+    ])?;
+    let strict = call.flags & KFI_DOMAIN_STRICT_KEYS != 0;
     let key = read_auth_key(call.auth_key, call.auth_key_size)?;
     let fabric = file.handles.fabric(call.fabric)?;
-    let domain = Domain::open_for_program(&fabric, name_str(&call.name)?, key.as_ref())?;
+    let domain = Domain::open_for_program(&fabric, name_str(&call.name)?, key.as_ref(), strict)?;
     let attr = *domain.attr();
     call.caps = attr.caps;
     call.mr_mode = attr.mr_mode;

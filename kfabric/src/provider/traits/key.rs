@@ -100,3 +100,31 @@ pub trait KeyOps: Send + Sync {
     /// With `later` a worker refills, and the caller does not wait.
     fn renew(&self, _later: bool) {}
 }
+
+/// Rules for the key values of a protection group.
+///
+/// A value that was in a key is issued again in the group only after all others that the device
+/// offers, and after a time of rest.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum KeyValues {
+    /// The rule above holds.
+    Again,
+    /// The group gets no value twice. If the device offers no other, assignments fail.
+    Strict,
+    /// As `Strict`, and the values do not depend on other groups. Equal values of other groups are
+    /// at other addresses. For kernel memory only.
+    Own,
+}
+
+/// Counts of the values of a domain's keys.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct KeyCounts {
+    /// Values that were in a key, were returned to a caller or are in a slot's reserve.
+    pub used: u64,
+    /// Those of them that were used before by any domain: all others had been used, and had rested.
+    pub reused: u64,
+    /// Keys whose end left their memory region's index without a value.
+    pub worn: u64,
+    /// Values of all domains of the user that count in the user's budget. 0 if the user has none.
+    pub spent: u64,
+}

@@ -6,7 +6,10 @@ use kernel::{
     sync::Arc, //
 };
 
-use super::endpoint::ConnRequestOps;
+use super::{
+    endpoint::ConnRequestOps,
+    key::KeyValues, //
+};
 use crate::{
     provider::ring_pair::Offer,
     uapi::InfoEntry, //
@@ -72,5 +75,11 @@ pub trait DomainSink: Send + Sync {
     /// there the current task need not be the task that uses the device.
     fn is_program(&self) -> bool {
         false
+    }
+
+    /// Returns the rule for the values of the domain's own keys: [`KeyValues::Again`] or
+    /// [`KeyValues::Strict`].
+    fn key_values(&self) -> KeyValues {
+        KeyValues::Again
     }
 }

@@ -283,6 +283,7 @@ fn opening(f: &Fixture) -> Vec<Specimen> {
         specimen(open_fabric).opens(),
         specimen(open_domain)
             .handle(offset_of!(DomainOpen, fabric), eq, o.side.fabric)
+            .flags(KFI_DOMAIN_STRICT_KEYS)
             .reserved(&[
                 field!(DomainOpen.reserved, 4),
                 field!(DomainOpen.reserved2, 4),
