@@ -127,6 +127,10 @@ impl GroupOps for Shared {
     }
 
     fn is_worn(&self) -> bool {
+        self.0.inner.values.is_worn()
+    }
+
+    fn is_exhausted(&self) -> bool {
         let values = &self.0.inner.values;
         values.is_exhausted() || self.0.kept() != 0
     }
@@ -155,7 +159,8 @@ impl Group {
         };
         let payer = owner.program.then(limited_user).flatten();
         let payer = payer.map(|uid| Payer::new(uid, user_values(device.ib())));
-        let source = Values::new(values, payer, owner.counts.clone())?;
+        let regions = device.ib().max_mr();
+        let source = Values::new(values, payer, owner.counts.clone(), regions)?;
         let inner = Arc::pin_init(
             pin_init!(Inner {
                 pd <- new_mutex!(Some(pd), "kverbs_pd"),
@@ -274,6 +279,9 @@ impl Group {
     /// and returns false if the group keeps as many as it can.
     pub(super) fn keep(&self, mr: Mr) -> bool {
         let mut kept = self.inner.kept.lock();
+        if kept.len() >= KEPT / 8 * 7 {
+            self.values().note_worn();
+        }
         // On failure the region is freed.
         kept.len() < KEPT && kept.push(mr, GFP_KERNEL_ACCOUNT).is_ok()
     }
