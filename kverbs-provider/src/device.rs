@@ -27,7 +27,10 @@ use crate::{
         },
         work, //
     },
-    limits::TICK_MS,
+    limits::{
+        KEY_QUEUES_A_TICK,
+        TICK_MS, //
+    },
     resource::{
         Class,
         Resources, //
@@ -85,6 +88,7 @@ impl WorkItem for Device {
     fn run(this: Arc<Device>) {
         this.ib.retry_parked();
         this.resources.tick(Class::Endpoint);
+        this.resources.close_idle(Class::Group, KEY_QUEUES_A_TICK);
         this.arm();
     }
 }
