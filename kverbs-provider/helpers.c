@@ -646,6 +646,11 @@ int kverbs_self_connect(struct ib_qp *qp, u32 port)
 	ret = ib_modify_qp(qp, &attr, IB_QP_STATE | IB_QP_TIMEOUT | IB_QP_RETRY_CNT |
 				      IB_QP_RNR_RETRY | IB_QP_SQ_PSN | IB_QP_MAX_QP_RD_ATOMIC);
 out:
+	if (ret) {
+		/* The caller tries the next port, from the first state. */
+		attr.qp_state = IB_QPS_RESET;
+		ib_modify_qp(qp, &attr, IB_QP_STATE);
+	}
 	rdma_put_gid_attr(gid);
 	return ret;
 }

@@ -104,6 +104,40 @@ impl Gid {
     }
 }
 
+/// Result of reading a GID table at an index.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Read {
+    /// An entry.
+    Entry(Gid),
+    /// No entry, but later ones may exist.
+    Empty,
+    /// The table ends before the index.
+    End,
+}
+
+/// Calls `each` with the number of a port and the addresses of an entry of its table, for all entries of
+/// `ports`: each port has a table and a link of its own.
+///
+/// # Errors
+///
+/// - The first error of `each`.
+pub fn for_each<E>(
+    ports: impl Iterator<Item = (u32, Link)>,
+    read: impl Fn(u32, i32) -> Read,
+    mut each: impl FnMut(u32, Addresses) -> Result<(), E>,
+) -> Result<(), E> {
+    for (port, link) in ports {
+        for index in 0.. {
+            match read(port, index) {
+                Read::Entry(gid) => each(port, gid.addresses(link))?,
+                Read::Empty => {}
+                Read::End => break,
+            }
+        }
+    }
+    Ok(())
+}
+
 /// Returns whether an IPv6 address is valid on one link only (RFC 4291, section 2.5.6).
 fn is_link_local(host: &[u8; 16]) -> bool {
     host[0] == 0xfe && host[1] & 0xc0 == 0x80

@@ -13,8 +13,10 @@ use crate::{
 };
 use kfabric::{
     pure::gid::{
+        self,
         Addresses,
-        Link, //
+        Link,
+        Read, //
     },
     sys::net::Net,
     uapi::SockAddr, //
@@ -27,32 +29,29 @@ pub(crate) fn for_each(
     net: &Net,
     mut each: impl FnMut(SockAddr) -> Result,
 ) -> Result {
+    let ib = device.ib();
+    let mut ipoib = None;
     for port in device.ports() {
-        let Some(link) = device.ib().link(port) else {
-            continue;
-        };
-        let ipoib = match link {
-            Link::InfiniBand => Some(Ipoib::read(net)?),
-            Link::Roce { .. } => None,
-            Link::Iwarp => {
-                Ipoib::of_port(live, port, net)?
-                    .all()
-                    .try_for_each(&mut each)?;
-                continue;
-            }
-        };
-        for index in 0.. {
-            let gid = match device.ib().gid(port, index, net) {
-                Ok(gid) => gid,
-                Err(e) if e == ERANGE => break,
-                Err(_) => continue,
-            };
-            match (gid.addresses(link), &ipoib) {
-                (Addresses::Own(host), _) => each(sockaddr::of(host))?,
-                (Addresses::Ipoib(gid), Some(ipoib)) => ipoib.over(gid).try_for_each(&mut each)?,
-                _ => {}
-            }
+        match ib.link(port) {
+            Some(Link::InfiniBand) if ipoib.is_none() => ipoib = Some(Ipoib::read(net)?),
+            Some(Link::Iwarp) => Ipoib::of_port(live, port, net)?
+                .all()
+                .try_for_each(&mut each)?,
+            _ => {}
         }
     }
-    Ok(())
+    let tables = device.ports().filter_map(|port| match ib.link(port)? {
+        Link::Iwarp => None,
+        link => Some((port, link)),
+    });
+    let read = |port, index| match ib.gid(port, index, net) {
+        Ok(gid) => Read::Entry(gid),
+        Err(e) if e == ERANGE => Read::End,
+        Err(_) => Read::Empty,
+    };
+    gid::for_each(tables, read, |_, addresses| match (addresses, &ipoib) {
+        (Addresses::Own(host), _) => each(sockaddr::of(host)),
+        (Addresses::Ipoib(gid), Some(ipoib)) => ipoib.over(gid).try_for_each(&mut each),
+        _ => Ok(()),
+    })
 }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 //! GID tables as each kind of port has them.
 
-use kfabric_pure::gid::{Addresses, Gid, GidType, Host, Link};
+use kfabric_pure::gid::{for_each, Addresses, Gid, GidType, Host, Link, Read};
 use proptest::prelude::*;
 
 /// Index of the port's own interface.
@@ -129,6 +129,63 @@ fn infiniband_port_has_addresses_of_its_ipoib_interfaces() {
     }
     let empty = entry(GidType::Ib, [0; 16], 0);
     assert_eq!(empty.addresses(Link::InfiniBand), Addresses::None);
+}
+
+/// A device with three ports, as an mlx4 can have two: Ethernet with both versions, InfiniBand, and Ethernet
+/// of version 1. Each port has the addresses of its own table, by its own link.
+#[test]
+fn each_port_of_a_device_has_the_addresses_of_its_table() {
+    let tables: [(u32, Link, Vec<Option<Gid>>); 3] = [
+        (
+            1,
+            Link::Roce { v2: true },
+            vec![
+                Some(entry(GidType::RoceV1, mapped([192, 0, 2, 1]), ETH)),
+                Some(entry(GidType::RoceV2, mapped([192, 0, 2, 1]), ETH)),
+                None,
+                Some(entry(GidType::RoceV2, global(1), UPPER)),
+            ],
+        ),
+        (
+            2,
+            Link::InfiniBand,
+            vec![Some(entry(GidType::Ib, link_local(2), 0))],
+        ),
+        (
+            4,
+            Link::Roce { v2: false },
+            vec![
+                None,
+                Some(entry(GidType::RoceV1, mapped([192, 0, 2, 4]), 9)),
+            ],
+        ),
+    ];
+    let read = |port, index: i32| {
+        let (.., table) = tables.iter().find(|(of, ..)| *of == port).unwrap();
+        match table.get(index as usize) {
+            Some(Some(gid)) => Read::Entry(*gid),
+            Some(None) => Read::Empty,
+            None => Read::End,
+        }
+    };
+    let mut found = Vec::new();
+    let ports = tables.iter().map(|(port, link, _)| (*port, *link));
+    let result = for_each(ports, read, |port, addresses| {
+        if addresses != Addresses::None {
+            found.push((port, addresses));
+        }
+        Ok::<(), ()>(())
+    });
+    assert_eq!(result, Ok(()));
+    assert_eq!(
+        found,
+        [
+            (1, Addresses::Own(Host::V4([192, 0, 2, 1]))),
+            (1, Addresses::Own(v6(global(1), 0))),
+            (2, Addresses::Ipoib(link_local(2))),
+            (4, Addresses::Own(Host::V4([192, 0, 2, 4]))),
+        ]
+    );
 }
 
 proptest! {
