@@ -489,7 +489,7 @@ pub(crate) struct Values {
     payer: Option<Payer>,
     /// Number of the device's regions whose values the ledger tells apart.
     regions: u32,
-    /// True if the group is worn.
+    /// True if 7/8 of the values are used up.
     worn: AtomicBool,
 }
 

@@ -99,9 +99,9 @@ fn p04_next_byte_of_the_same_region_is_one_of_32_at_least() {
     assert!(left.is_disjoint(&had));
 }
 
-/// The count of worn values has those drawn and those left over, and is less after a renewal.
+/// The count of used-up values has those drawn and those left over, and is less after a renewal.
 #[test]
-fn worn_values_are_those_drawn_and_left_over_until_their_renewal() {
+fn used_up_values_are_those_drawn_and_left_over_until_their_renewal() {
     let (mut ledger, mut wear) = (Ledger::new(3), Wear::default());
     let Draw::Value(mut byte, false) = ledger.draw(7, &mut wear, None, &terms(0)) else {
         panic!("the first draw");
