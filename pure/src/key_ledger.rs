@@ -521,10 +521,7 @@ pub fn search<R: Regions>(regions: &mut R, strict: bool) -> Result<Option<R::Reg
 }
 
 /// Finds a region with a value on a device that offers an index again only after all others.
-fn search_cyclic<R: Regions>(
-    regions: &mut R,
-    strict: bool,
-) -> Result<Option<R::Region>, R::Error> {
+fn search_cyclic<R: Regions>(regions: &mut R, strict: bool) -> Result<Option<R::Region>, R::Error> {
     // One pass more than needed, because another task may begin an epoch meanwhile.
     for _ in 0..3 {
         let epoch = regions.epoch();

@@ -311,7 +311,10 @@ impl Ledger {
     fn resting_since(&self, key: u32) -> Option<u32> {
         let record = record_of(key);
         let book = self.book.lock();
-        let wear = book.wears.get(&(record / CHUNK))?.get((record % CHUNK) as usize)?;
+        let wear = book
+            .wears
+            .get(&(record / CHUNK))?
+            .get((record % CHUNK) as usize)?;
         // Under the lock, so no recorded end is later.
         wear.resting_since(ib::seconds())
     }
@@ -429,9 +432,9 @@ impl Value {
             let terms = values.terms();
             page.wear.end(byte, terms.now);
             page.draw(values.payer.as_ref(), |page| {
-                let draw =
-                    page.ledger
-                        .draw_next(page.record, page.wear, byte, page.chosen, &terms);
+                let draw = page
+                    .ledger
+                    .draw_next(page.record, page.wear, byte, page.chosen, &terms);
                 values.note_draws(page.ledger);
                 draw
             })
@@ -535,7 +538,10 @@ impl Values {
     /// Returns the counts of the group's domain, and the values of all groups that count in the user's
     /// budget.
     pub(crate) fn counts(&self) -> KeyCounts {
-        let spent = self.payer.as_ref().map_or(0, |payer| self.ledger.spent(payer));
+        let spent = self
+            .payer
+            .as_ref()
+            .map_or(0, |payer| self.ledger.spent(payer));
         self.counts.read(spent)
     }
 

@@ -48,7 +48,7 @@ fn budget_without_a_rest_has_no_limit() {
         ..terms(7)
     };
     assert!((0..3 * LIMIT).all(|_| budget.take(&free)));
-    // The administrator sets a rest: what was drawn before does not count for longer than that.
+    // The administrator sets a rest: values that were drawn before count for that time at most.
     assert_eq!(take_all(&mut budget, 7 + REST), LIMIT);
 }
 

@@ -462,7 +462,7 @@ fn p04_unknown_device_that_counts_up_serves_after_64_rested_indices() {
     assert!(world.tries - before <= TRIES as u64);
 }
 
-/// No value has rested: a search tries what the device offers, and none of the indices that rest.
+/// No value has rested: a search tries the indices that the device offers, and none of those that rest.
 #[test]
 fn failing_search_draws_for_no_index_that_was_set_aside() {
     const SIZE: u32 = 80;

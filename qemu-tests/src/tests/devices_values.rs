@@ -518,7 +518,12 @@ fn own_budget(ctx: &mut Ctx) -> Result<()> {
     const OTHER: u32 = 2205;
     // An eighth of the values of the regions that may rest.
     const LIMIT: usize = REGIONS * 256 / 8;
-    for (name, revokes) in [("qedr", true), ("hns", true), ("qedr", false), ("hns", false)] {
+    for (name, revokes) in [
+        ("qedr", true),
+        ("hns", true),
+        ("qedr", false),
+        ("hns", false),
+    ] {
         unload("kverbs")?;
         load("kverbs")?;
         let fake = Fake::with(profile::find(name)?)?;
@@ -540,7 +545,7 @@ fn own_budget(ctx: &mut Ctx) -> Result<()> {
                 };
                 eprintln!("{name}: {all} keys, errno {errno}, {:?}", start.elapsed());
                 ensure!(errno == libc::EDQUOT, "{all} keys, errno {errno}");
-                // What drains meanwhile comes again.
+                // Values that drain meanwhile come again.
                 ensure!((LIMIT - 64..2 * LIMIT).contains(&all), "{all} keys");
                 Ok(())
             })?;
