@@ -183,7 +183,9 @@ static void open_end(struct end *e, struct fi_info *of, uint64_t bits)
 	OK(fi_ep_bind(e->ep, &e->cq->fid, FI_TRANSMIT | FI_RECV | bits));
 	if (to_bind[0]) {
 		OK(fi_ep_bind(e->ep, &to_bind[0]->fid, FI_SEND | FI_WRITE));
-		OK(fi_ep_bind(e->ep, &to_bind[1]->fid, FI_RECV));
+		GIVES(-FI_ENOSYS, fi_ep_bind(e->ep, &to_bind[1]->fid, FI_REMOTE_WRITE));
+		/* No peer's operation counts: the info has no FI_RMA_EVENT. */
+		OK(fi_ep_bind(e->ep, &to_bind[1]->fid, FI_RECV | FI_REMOTE_READ | FI_REMOTE_WRITE));
 	}
 	OK(fi_enable(e->ep));
 }
