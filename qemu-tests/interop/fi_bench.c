@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 /*
  * fi_bench PROVIDER TYPE DOMAIN ADDRESS: messages and one-sided transfers between two endpoints of a
- * libfabric provider, by libfabric's public calls. TYPE is msg or rdm. One thread owns both ends and
+ * libfabric provider, and registrations of memory, by libfabric's public calls. TYPE is msg or rdm. One thread owns both ends and
  * polls both queues, so the figures compare the ways of an operation through provider and kernel.
  * DOMAIN and ADDRESS may be "-" for a provider without addresses.
  *
@@ -279,6 +279,28 @@ static void rate(enum kind kind, size_t len, int rounds, int depth)
 	fflush(stdout);
 }
 
+/* Registers memory with all rights, and closes the registration. */
+static uint64_t registrations(size_t len, int rounds)
+{
+	uint64_t start = now();
+
+	for (int i = 0; i < rounds; i++) {
+		struct fid_mr *mr;
+
+		CHECK(fi_mr_reg(domain, ends[0].buf, len, RIGHTS, 0, 3, 0, &mr, NULL));
+		CHECK(fi_close(&mr->fid));
+	}
+	return now() - start;
+}
+
+static void registration(size_t len, int rounds)
+{
+	registrations(len, 2);
+	printf("%.3f us registration, %s\n", (double)registrations(len, rounds) / rounds / 1e3,
+	       size_name(len));
+	fflush(stdout);
+}
+
 int main(int argc, char **argv)
 {
 	struct fi_info *hints = fi_allocinfo();
@@ -317,5 +339,7 @@ int main(int argc, char **argv)
 		rate(kind, 64 << 10, 4, 16);
 		rate(kind, 1 << 20, 2, 4);
 	}
+	registration(4 << 10, 100);
+	registration(1 << 20, 20);
 	return 0;
 }

@@ -431,7 +431,7 @@ fn libfabric(run: &Run<'_>) -> Result<String> {
         }
     }
     // The datagrams have tagged messages, which follow the others.
-    let kinds = ["message", "tagged message", "write", "read"];
+    let kinds = ["message", "tagged message", "write", "read", "registration"];
     let kind = |case: &str| {
         kinds
             .iter()
