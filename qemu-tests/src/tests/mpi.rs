@@ -131,12 +131,12 @@ const PYPI: &str = "/opt/kfabric-pypi";
 const BOTH: [&str; 2] = [DEBIAN, PYPI];
 
 /// Folder of the oldest libfabric: of the programs, and of the library.
-const OLD: (&str, &str) = (
+pub(super) const OLD: (&str, &str) = (
     "/opt/kfabric-mpi/opt/libfabric-old/usr/bin",
     "/opt/kfabric-mpi/opt/libfabric-old/usr/lib/x86_64-linux-gnu",
 );
 /// Folder of MPICH's libfabric.
-const NEW: &str = "/opt/kfabric-pypi/mpich/lib/mpich";
+pub(super) const NEW: &str = "/opt/kfabric-pypi/mpich/lib/mpich";
 
 /// Time limit of a job whose rank was killed.
 const DEATH: Duration = Duration::from_secs(60);

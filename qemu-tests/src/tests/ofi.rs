@@ -23,6 +23,7 @@ pub const TESTS: &[Test] = &[
         "ofi.parameters_hold_under_a_libfabric_of_another_name",
         renamed,
     ),
+    Test::pair("ofi.libfabrics_of_one_process_pass_messages", several).seconds(20),
     Test::pair("ofi.forked_child_leaves_the_objects_of_its_parent", |c| {
         cases(c, &["forked"])
     })
@@ -234,9 +235,8 @@ fn info(ctx: &mut Ctx) -> Result<()> {
 const LIBRARY: &str = "/usr/lib/x86_64-linux-gnu/libfabric.so.1";
 const OTHER: (&[u8], &[u8]) = (b"libfabric.so.1\0", b"libfab-1f.so.1\0");
 
-/// A program has a libfabric of another name for itself alone: the plug-in still reads its
-/// parameters.
-fn renamed(ctx: &mut Ctx) -> Result<()> {
+/// Copies the distribution's libfabric to a file with another name of its own.
+fn copy_of_library(ctx: &Ctx) -> Result<PathBuf> {
     let mut bytes = std::fs::read(LIBRARY)?;
     let (own, other) = OTHER;
     let found = bytes.windows(own.len()).position(|part| part == own);
@@ -244,6 +244,45 @@ fn renamed(ctx: &mut Ctx) -> Result<()> {
     bytes[at..at + own.len()].copy_from_slice(other);
     let copy = std::env::temp_dir().join(format!("ofi-renamed-{}.so", ctx.env.node));
     std::fs::write(&copy, bytes)?;
+    Ok(copy)
+}
+
+/// Several libfabrics in one process load the plug-in: all of them send messages. The oldest and the
+/// newest one are in layers.
+fn several(ctx: &mut Ctx) -> Result<()> {
+    let result = match ctx.first() {
+        true => run_several(ctx),
+        false => Ok(()),
+    };
+    result?;
+    ctx.barrier("done")
+}
+
+fn run_several(ctx: &Ctx) -> Result<()> {
+    let (_, old) = super::mpi::OLD;
+    let layers = [super::mpi::NEW, old].map(|folder| format!("{folder}/libfabric.so.1"));
+    let mut libraries = vec![LIBRARY.to_owned()];
+    libraries.push(copy_of_library(ctx)?.to_string_lossy().into_owned());
+    libraries.extend(layers.into_iter().filter(|path| Path::new(path).exists()));
+    let (domain, addr) = domain(ctx);
+    // The plug-in must not take the first caller's version for that of the others.
+    for mode in ["one", "own"] {
+        for _ in 0..2 {
+            let mut args = vec![mode, domain, &addr];
+            args.extend(libraries.iter().map(String::as_str));
+            let mut command = program("/kfi/bin/fi_two", &args);
+            let out = command.env("LD_LIBRARY_PATH", old).output()?;
+            ensure!(out.status.success(), "{libraries:?}: {out:?}");
+            libraries.reverse();
+        }
+    }
+    Ok(())
+}
+
+/// A program has a libfabric of another name for itself alone: the plug-in still reads its
+/// parameters.
+fn renamed(ctx: &mut Ctx) -> Result<()> {
+    let copy = copy_of_library(ctx)?;
     let count = |domain: Option<&str>| -> Result<i32> {
         let path = copy.to_string_lossy();
         let mut command = program("/kfi/bin/fi_local", &[&path, "kfabric"]);
@@ -313,15 +352,20 @@ fn alias(ctx: &mut Ctx) -> Result<()> {
     pingpong_with(ctx, "verbs", &["-e", "msg"], own.as_deref())
 }
 
+/// Returns the plug-in's domain of the provider under test, and an address of it.
+fn domain(ctx: &Ctx) -> (&str, String) {
+    match ctx.provider() {
+        "kshm" => ("shm", "127.0.0.1".to_owned()),
+        _ => (ctx.env.dev.as_str(), ctx.env.addr.to_string()),
+    }
+}
+
 fn run_cases(ctx: &Ctx, names: &[&str]) -> Result<()> {
     run_cases_with(ctx, names, Path::new("/kfi/bin"))
 }
 
 fn run_cases_with(ctx: &Ctx, names: &[&str], folder: &Path) -> Result<()> {
-    let (domain, addr) = match ctx.provider() {
-        "kshm" => ("shm", "127.0.0.1".to_owned()),
-        _ => (ctx.env.dev.as_str(), ctx.env.addr.to_string()),
-    };
+    let (domain, addr) = domain(ctx);
     let mut args = vec![domain, addr.as_str()];
     args.extend(names);
     let mut command = program("/kfi/bin/fi_cases", &args);

@@ -7,7 +7,6 @@ use std::sync::OnceLock;
 
 use crate::ffi::*;
 
-type Version = unsafe extern "C" fn() -> u32;
 type Define =
     unsafe extern "C" fn(*const fi_provider, *const c_char, c_int, *const c_char, ...) -> c_int;
 type Get = unsafe extern "C" fn(*mut fi_provider, *const c_char, *mut c_void) -> c_int;
@@ -103,19 +102,6 @@ pub(crate) fn own_file() -> String {
     let own = object_of(own_file as fn() -> String as *const c_void);
     own.map_or(String::new(), |(file, _)| {
         file.to_string_lossy().into_owned()
-    })
-}
-
-/// The version of the loaded library: major << 16 | minor. 1.17 if unknown.
-pub(crate) fn version() -> u32 {
-    static VERSION: OnceLock<u32> = OnceLock::new();
-    *VERSION.get_or_init(|| {
-        let f = find(c"fi_version");
-        if f.is_null() {
-            return 1 << 16 | 17;
-        }
-        // SAFETY: libfabric's `fi_version` has this type in all versions.
-        unsafe { std::mem::transmute::<*mut c_void, Version>(f)() }
     })
 }
 

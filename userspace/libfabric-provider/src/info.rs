@@ -440,7 +440,8 @@ pub(crate) unsafe fn free(info: *mut fi_info) {
 }
 
 /// Offset in the domain's attributes of `max_cntr_value` and `max_err_cntr_value`, which libfabric 2.5
-/// has put behind the last field of 2.1, and of which `bindings.rs` knows nothing.
+/// has put behind the last field of 2.1, and of which `bindings.rs` knows nothing. Older libraries do not
+/// read these bytes.
 const COUNTER_LIMITS: usize = size_of::<fi_domain_attr>();
 const _: () = assert!(std::mem::offset_of!(fi_domain_attr, max_group_id) + 8 == COUNTER_LIMITS);
 
@@ -460,17 +461,6 @@ unsafe fn put_counter_limits(domain: *mut fi_domain_attr) {
 
 /// Makes an info of an offer. `None` if memory is missing.
 pub(crate) unsafe fn make(
-    offer: &Info,
-    hints: Option<&Hints<'_>>,
-    version: u32,
-) -> Option<*mut fi_info> {
-    // SAFETY: as the caller vouches.
-    unsafe { make_for(crate::core::version(), offer, hints, version) }
-}
-
-/// [`make`] for a version of the loaded libfabric.
-unsafe fn make_for(
-    core: u32,
     offer: &Info,
     hints: Option<&Hints<'_>>,
     version: u32,
@@ -597,9 +587,7 @@ unsafe fn make_for(
         domain.mr_iov_limit = 1;
         domain.caps = all & comm;
         domain.mr_cnt = MR_COUNT;
-        if core >= 2 << 16 | 5 {
-            put_counter_limits(domain);
-        }
+        put_counter_limits(domain);
         fabric.name = string(&fabric_name(offer));
         if let Some(hints) = hints {
             put_keys(

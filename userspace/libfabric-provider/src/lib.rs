@@ -35,6 +35,7 @@ mod wait;
 
 use std::cell::UnsafeCell;
 use std::ffi::CStr;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Once, OnceLock};
 
 use ffi::*;
@@ -48,17 +49,22 @@ struct Provider(UnsafeCell<fi_provider>);
 // SAFETY: only libfabric writes to the structure, under its own lock.
 unsafe impl Sync for Provider {}
 
-static PROVIDER: Provider = Provider(UnsafeCell::new(fi_provider {
-    version: 1,
-    fi_version: FI_VERSION,
-    context: fi_context {
-        internal: [std::ptr::null_mut(); 4],
-    },
-    name: c"kfabric".as_ptr(),
-    getinfo: Some(info::getinfo),
-    fabric: Some(fabric::open),
-    cleanup: Some(cleanup),
-}));
+/// Structure of the first libfabric that loads the plug-in, whose log the plug-in uses.
+static PROVIDER: Provider = Provider(UnsafeCell::new(structure()));
+
+const fn structure() -> fi_provider {
+    fi_provider {
+        version: 1,
+        fi_version: FI_VERSION,
+        context: fi_context {
+            internal: [std::ptr::null_mut(); 4],
+        },
+        name: c"kfabric".as_ptr(),
+        getinfo: Some(info::getinfo),
+        fabric: Some(fabric::open),
+        cleanup: Some(cleanup),
+    }
+}
 
 /// The device file.
 static DEVICE: OnceLock<String> = OnceLock::new();
@@ -180,12 +186,16 @@ fn is_alias() -> bool {
     name.contains("verbs")
 }
 
-/// Returns the provider. libfabric calls this function once, when it loads the plug-in.
+/// Returns the provider. libfabric calls this function once, when it loads the plug-in. A process may
+/// have several libfabrics: each gets a structure of its own, which lives for ever.
 #[no_mangle]
 pub extern "C" fn fi_prov_ini() -> *mut fi_provider {
-    core::note_caller();
-    fork::guard();
-    let prov = provider();
+    static LOADED: AtomicBool = AtomicBool::new(false);
+    let first = !LOADED.swap(true, Ordering::AcqRel);
+    let prov = match first {
+        true => provider(),
+        false => Box::leak(Box::new(structure())),
+    };
     let alias = is_alias();
     if alias {
         // SAFETY: libfabric has not got the structure yet.
@@ -194,6 +204,12 @@ pub extern "C" fn fi_prov_ini() -> *mut fi_provider {
             (*prov).version = ALIAS_VERSION;
         }
     }
+    if !first {
+        // The parameters are those of the process.
+        return prov;
+    }
+    core::note_caller();
+    fork::guard();
     // The alias has the variables of its true name, and declares none.
     let parameter = |name: &CStr, help: &CStr| match alias {
         true => core::variable(name),

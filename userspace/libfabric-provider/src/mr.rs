@@ -509,11 +509,9 @@ unsafe extern "C" fn regattr(
     to: *mut *mut fid_mr,
 ) -> c_int {
     // SAFETY: the caller's attributes, whose size is that of the program's version. Later fields are
-    // read only if the program and the loaded library have them.
+    // read only if the program has them. libfabric refuses programs of a later version than its own.
     unsafe {
-        let version = object::body::<Domain>(fid)
-            .version
-            .min(crate::core::version());
+        let version = object::body::<Domain>(fid).version;
         let at = |offset: usize| attr.byte_add(offset);
         macro_rules! field {
             ($name:ident: $ty:ty) => {

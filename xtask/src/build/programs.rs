@@ -112,9 +112,10 @@ pub fn provider(ctx: &Context) -> Result<PathBuf> {
 }
 
 /// C programs that call libfabric: name, folder and source.
-const OF_LIBFABRIC: [(&str, &str, &str); 3] = [
+const OF_LIBFABRIC: [(&str, &str, &str); 4] = [
     ("fi_cases", "qemu-tests/interop", "fi_cases.c"),
     ("fi_local", "qemu-tests/interop", "fi_local.c"),
+    ("fi_two", "qemu-tests/interop", "fi_two.c"),
     ("kfi-example-libfabric", "examples/libfabric", "remote.c"),
 ];
 

@@ -332,30 +332,22 @@ fn kind_without_directions_has_all_of_its_directions() {
     }
 }
 
-/// Under a libfabric of each layout: fields that it lacks are not written, and the others have the
-/// kernel's values.
+/// The fields that newer libraries have behind those of `bindings.rs` are written under any library: of
+/// several ones in a process, each reads what it knows.
 #[test]
-fn info_has_the_fields_of_the_loaded_libfabric() {
-    for (core, limit) in [
-        (1 << 16 | 17, 0),
-        (2 << 16 | 1, 0),
-        (2 << 16 | 4, 0),
-        (2 << 16 | 5, u64::MAX),
-        (2 << 16 | 6, u64::MAX),
-    ] {
-        let asked = Asked::new();
-        // SAFETY: the hints have no strings; parts of an info have more bytes than their types.
-        unsafe {
-            let info = make_for(core, &offer(), Some(&asked.hints()), V1_18).expect("memory");
-            let i = &*info;
-            let behind = i.domain_attr.add(1).cast::<[u64; 2]>().read();
-            assert_eq!(behind, [limit; 2], "{core:#x}");
-            let again = hints_of(i);
-            assert!(satisfies(&offer(), &again, core));
-            assert_eq!((*i.domain_attr).mr_cnt, MR_COUNT);
-            assert_eq!((*i.ep_attr).max_msg_size, 1 << 30);
-            free(info);
-        }
+fn info_has_the_fields_of_any_libfabric() {
+    let asked = Asked::new();
+    // SAFETY: the hints have no strings; parts of an info have more bytes than their types.
+    unsafe {
+        let info = make(&offer(), Some(&asked.hints()), V1_18).expect("memory");
+        let i = &*info;
+        let behind = i.domain_attr.add(1).cast::<[u64; 2]>().read();
+        assert_eq!(behind, [u64::MAX; 2]);
+        let again = hints_of(i);
+        assert!(satisfies(&offer(), &again, V1_18));
+        assert_eq!((*i.domain_attr).mr_cnt, MR_COUNT);
+        assert_eq!((*i.ep_attr).max_msg_size, 1 << 30);
+        free(info);
     }
 }
 
