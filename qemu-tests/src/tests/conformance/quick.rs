@@ -97,11 +97,20 @@ fn judge(how: How, ended: &[i32]) -> Outcome {
 }
 
 /// A running program, with all its children.
-struct Running(Child);
+pub(super) struct Running(Child);
 
 impl Running {
+    /// Starts a program, which writes to the file `said`.
+    pub(super) fn start(command: &mut Command, said: &Path) -> Result<Self> {
+        let out = File::create(said).with_context(|| said.display().to_string())?;
+        command.stdin(Stdio::null()).stdout(out.try_clone()?);
+        command.stderr(out).process_group(0);
+        let child = command.spawn();
+        Ok(Self(child.with_context(|| format!("{command:?}"))?))
+    }
+
     /// Returns the exit status: 124 if the program has not ended in time, as `timeout` has it.
-    fn wait(&mut self, until: Instant) -> Result<i32> {
+    pub(super) fn wait(&mut self, until: Instant) -> Result<i32> {
         while Instant::now() < until {
             if let Some(status) = self.0.try_wait()? {
                 return Ok(status.code().unwrap_or(128));
@@ -135,10 +144,7 @@ impl Setting<'_> {
             command.args(self.args);
         }
         command.args(args).envs(self.vars.iter().copied());
-        let out = File::create(said).with_context(|| said.display().to_string())?;
-        command.stdin(Stdio::null()).stdout(out.try_clone()?);
-        command.stderr(out).process_group(0);
-        Ok(Running(command.spawn().with_context(|| line.clone())?))
+        Running::start(&mut command, said)
     }
 
     /// Runs a test. Returns its result and the output of its programs.
