@@ -538,7 +538,7 @@ fn shapes() -> Vec<Shape> {
         ioctl!("close_object", Close, 6, None,
             [flags Bits(&[]), handle Handle(&[K::Fabric, K::Domain, K::Eq, K::Cq, K::Cntr, K::Pep, K::Ep, K::Region, K::Key, K::Request])], []),
         ioctl!("obj_list", ObjList, 4, None,
-            [flags Bits(&[]), entries Ptr(Area::Data, 4096), count Num(COUNTS), entry_size Num(&[144, 0, 127, 128, 136, 145, 256, 4096, 4097]),
+            [flags Bits(&[]), entries Ptr(Area::Data, 4096), count Num(COUNTS), entry_size Num(&[176, 0, 127, 128, 136, 144, 177, 256, 4096, 4097]),
              reserved Zero], []),
     ];
     let slot = |n| arg("slot", Num(n));
