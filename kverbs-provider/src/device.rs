@@ -27,10 +27,7 @@ use crate::{
         },
         work, //
     },
-    limits::{
-        KEY_QUEUES_A_TICK,
-        TICK_MS, //
-    },
+    limits::TICK_MS,
     resource::{
         Class,
         Resources, //
@@ -88,7 +85,6 @@ impl WorkItem for Device {
     fn run(this: Arc<Device>) {
         this.ib.retry_parked();
         this.resources.tick(Class::Endpoint);
-        this.resources.close_idle(Class::Group, KEY_QUEUES_A_TICK);
         this.arm();
     }
 }

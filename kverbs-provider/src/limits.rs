@@ -27,12 +27,6 @@ pub(crate) const WIDE_PAGES: u32 = 16384;
 /// for the kernel: 1 GiB with registrations of [`FAST_PAGES`].
 pub(crate) const USER_PIECES: usize = 1024;
 
-/// Time without registrations and invalidations after which a program's group closes its key queue, in
-/// seconds.
-pub(crate) const KEY_QUEUE_IDLE_S: u32 = 6;
-/// Maximum key queues that one tick closes.
-pub(crate) const KEY_QUEUES_A_TICK: u32 = 64;
-
 /// Delay until a slot tries again to obtain its reserve, in milliseconds, after its revocation
 /// could not.
 pub(crate) const REFILL_MS: u32 = 2;

@@ -2,7 +2,6 @@
 //! The provider's objects on a device, so that they can be ended when the device is removed.
 
 use core::{
-    cell::Cell,
     sync::atomic::{
         AtomicU64,
         Ordering, //
@@ -42,12 +41,6 @@ pub(crate) trait Resource: Send + Sync {
     /// Does periodic work, about every [`TICK_MS`](crate::limits::TICK_MS). Does not sleep for
     /// long.
     fn tick(&self) {}
-
-    /// Closes what the resource has not used for some time, and can open again. Returns whether there was
-    /// something. Called with each tick.
-    fn close_idle(&self) -> bool {
-        false
-    }
 
     /// Ends the connection with a positive errno, if it is of `group`.
     ///
@@ -134,16 +127,6 @@ impl Resources {
     /// Ticks all resources of a class.
     pub(crate) fn tick(&self, class: Class) {
         self.for_each(class, |resource| resource.tick());
-    }
-
-    /// Calls [`Resource::close_idle`] of the resources of a class, until `most` have closed something.
-    pub(crate) fn close_idle(&self, class: Class, most: u32) {
-        let left = Cell::new(most);
-        self.for_each(class, |resource| {
-            if left.get() != 0 && resource.close_idle() {
-                left.set(left.get() - 1);
-            }
-        });
     }
 
     /// Calls `act` with each resource of a class, without the lock. May miss resources that are

@@ -1,15 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0
 //! Fast registrations (`IB_WR_REG_MR`): the resources that a group's registrations share, and the
 //! chain that executes them.
-//!
-//! A queue that a program's group has not used for [`KEY_QUEUE_IDLE_S`] is closed, so that idle groups have
-//! no queue pairs. The next registration or invalidation opens it again. The charges stay, so no limit
-//! of the user refuses it, but memory or the device can. A kernel consumer's queue stays: memory reclaim may
-//! depend on its next key. So does a queue on an iWARP device, which would have to connect.
 
 use core::sync::atomic::{
     AtomicBool,
-    AtomicU32,
     Ordering, //
 };
 use kernel::{
@@ -27,7 +21,6 @@ use super::{
 };
 use crate::{
     ib::{
-        self,
         charge::Charge,
         device::Live,
         dma::SgList,
@@ -37,17 +30,13 @@ use crate::{
         },
         reg_queue::RegQueue, //
     },
-    limits::KEY_QUEUE_IDLE_S,
     stats, //
 };
-use kfabric::{
-    memory::Memory,
-    pure::key_ledger::has_rested, //
-};
+use kfabric::memory::Memory;
 
 /// Resources that the fast registrations of a group use one after the other.
 struct Shared {
-    /// The queue is created with its first use, and again after a failure or an idle time.
+    /// The queue is created with its first use, and again after a failure.
     queue: Option<RegQueue>,
     /// Scatter list for the pages of one window, created with its first use.
     ///
@@ -67,15 +56,11 @@ pub(super) struct Registrar {
     ready: AtomicBool,
     /// True if the device has not answered the last request. Changed under the lock.
     silent: AtomicBool,
-    /// True if the queue is closed after an idle time.
-    closes: bool,
-    /// The second of the last use of the queue.
-    used: AtomicU32,
 }
 
 impl Registrar {
-    /// Returns a registrar without resources. With `closes`, its queue is closed after an idle time.
-    pub(super) fn new(closes: bool) -> impl PinInit<Self> {
+    /// Returns a registrar without resources.
+    pub(super) fn new() -> impl PinInit<Self> {
         pin_init!(Self {
             resources <- new_mutex!(Shared {
                 queue: None,
@@ -84,37 +69,7 @@ impl Registrar {
             }, "kverbs_registrar"),
             ready: AtomicBool::new(false),
             silent: AtomicBool::new(false),
-            closes,
-            used: AtomicU32::new(0),
         })
-    }
-
-    /// Closes the queue if no task has used it for [`KEY_QUEUE_IDLE_S`], or uses it now. Returns whether it
-    /// did. The caller knows that the device stays meanwhile.
-    pub(super) fn close_idle(&self) -> bool {
-        let is_idle = || {
-            let used = self.used.load(Ordering::Relaxed);
-            has_rested(ib::seconds(), used, KEY_QUEUE_IDLE_S)
-        };
-        if !self.closes || !self.ready.load(Ordering::Relaxed) || !is_idle() {
-            return false;
-        }
-        let Some(mut shared) = self.resources.try_lock() else {
-            return false;
-        };
-        // Again: the last owner of the lock may have used the queue.
-        if !is_idle() {
-            return false;
-        }
-        self.ready.store(false, Ordering::Relaxed);
-        let queue = shared.queue.take();
-        drop(shared);
-        // Dropped without the lock, for which a registration may wait.
-        queue.is_some()
-    }
-
-    fn note_use(&self) {
-        self.used.store(ib::seconds(), Ordering::Relaxed);
     }
 
     /// Frees the resources.
@@ -169,7 +124,6 @@ impl Group {
         let mut guard = self.registrar().resources.lock();
         let shared = &mut *guard;
         self.ready_in(live, shared).map_err(|e| (0, e))?;
-        self.registrar().note_use();
         let (good, why) = aimed.unwrap_or_else(|| aim_all(batch, shared.scratch.as_mut()));
         if good != 0 {
             let queue = shared.queue.as_mut().ok_or((0, ENODEV))?;
@@ -190,13 +144,12 @@ impl Group {
                 return Err((0, e));
             }
             self.registrar().silent.store(false, Ordering::Relaxed);
-            self.registrar().note_use();
         }
         why.map_or(Ok(()), |e| Err((good, e)))
     }
 
     /// Invalidates `keys` of the group's fast registrations, and waits until peers can access none of
-    /// them. Allocates nothing, unless the queue was closed after an idle time.
+    /// them. Allocates nothing.
     ///
     /// If the device has not answered, further calls fail at once, until a registration by another
     /// queue has succeeded: many revocations together wait once.
@@ -216,10 +169,6 @@ impl Group {
         if registrar.silent.load(Ordering::Relaxed) {
             return Err(ETIMEDOUT);
         }
-        if registrar.closes && shared.queue.is_none() {
-            self.ready_in(live, &mut shared)?;
-        }
-        registrar.note_use();
         let queue = shared.queue.as_mut().ok_or(ENODEV)?;
         stats::WAITS.add(1);
         queue.invalidate(live, keys).inspect_err(|e| {
@@ -265,7 +214,6 @@ impl Group {
                 shared.charges = Some(RegQueue::charges(live, &pd)?);
             }
             shared.queue = Some(RegQueue::new(live, &pd)?);
-            self.registrar().note_use();
         }
         if shared.scratch.is_none() && !self.own_lists() {
             let list = SgList::new(self.device().ib(), self.fast_pages() as usize + 1)?;

@@ -89,10 +89,6 @@ fn next_base() -> u64 {
 }
 
 impl Resource for Inner {
-    fn close_idle(&self) -> bool {
-        self.registrar.close_idle()
-    }
-
     fn device_gone(&self) {
         self.registrar.end();
         self.kept.lock().clear();
@@ -168,7 +164,7 @@ impl Group {
         let inner = Arc::pin_init(
             pin_init!(Inner {
                 pd <- new_mutex!(Some(pd), "kverbs_pd"),
-                registrar <- Registrar::new(owner.program && !device.ib().is_iwarp()),
+                registrar <- Registrar::new(),
                 kept <- new_mutex!(KVVec::new(), "kverbs_kept"),
                 values: source,
                 base,

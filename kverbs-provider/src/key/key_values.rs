@@ -570,14 +570,14 @@ impl Values {
         self.worn.store(!self.shared, Ordering::Relaxed);
     }
 
-    /// Records whether 7/8 of the values are used up that the group's slots can still draw. Regions that
-    /// slots have do not count, because no other slot can draw their values. If slots have most regions of
-    /// the device, an eighth of all counts, so that a new group serves some keys in any case.
+    /// Records whether 7/8 of the values are used up that the group's slots can still draw. The regions
+    /// that slots have are no others' choice. At least an eighth of all is used, so that a new group lasts
+    /// if the device has few regions.
     fn note_draws(&self, ledger: &key_ledger::Ledger) {
         let free = self
             .regions
             .saturating_sub(self.ledger.live.load(Ordering::Relaxed));
-        let limit = (free / 8 * 7).max(self.regions / 8).max(1);
+        let limit = (free / 8 * 7).max(self.regions / 8);
         if ledger.worn() >= u64::from(limit) * 2 * u64::from(HALF) {
             self.note_worn();
         }

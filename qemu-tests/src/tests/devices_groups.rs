@@ -4,14 +4,10 @@
 
 use super::accounts::user;
 use super::devices_values::{alone, Few, Keys, PLAIN, VALUES};
-use super::key_seen::counters;
-use super::refused;
 use crate::auth;
 use crate::buf::Buf;
-use crate::harness::guest::{self, until};
-use crate::harness::{Ctx, Test, NETNS};
-use crate::pair::{Side, LOCAL, REMOTE, WAIT};
-use crate::profile::{self, Fake};
+use crate::harness::{guest, Ctx, Test, NETNS};
+use crate::pair::{Side, LOCAL, REMOTE};
 use crate::raw::field_text;
 use anyhow::{ensure, Context, Result};
 use kfabric_uapi::*;
@@ -29,12 +25,6 @@ pub const TESTS: &[Test] = &[
         |c| alone(c, strict_domain),
     )
     .seconds(20)
-    .on(NETNS),
-    Test::pair(
-        "devices.key_queues_of_idle_domains_are_closed_and_open_again",
-        |c| alone(c, idle_queues),
-    )
-    .seconds(120)
     .on(NETNS),
 ];
 
@@ -177,84 +167,4 @@ fn of_strict_domain(few: &mut Few, kind: &str) -> Result<Keys> {
     dev.close(region)?;
     dev.close(domain)?;
     Ok(keys)
-}
-
-/// A domain with a key that is assigned, and a slot without one.
-struct Keyed {
-    side: Side,
-    slots: Vec<u64>,
-    _buf: Buf,
-}
-
-impl Keyed {
-    fn new(ctx: &Ctx) -> Result<Self> {
-        let side = Side::open(ctx)?;
-        let buf = Buf::new(PAGE as usize)?;
-        let region = side.reg(&buf, LOCAL | REMOTE)?.handle;
-        let slots = side.dev.key_alloc(region, 2)?;
-        side.assign(slots[0], 0, PAGE, REMOTE)?;
-        Ok(Self {
-            side,
-            slots,
-            _buf: buf,
-        })
-    }
-}
-
-/// Returns the number of queue pairs that exist, since the counters began.
-fn queue_pairs(fake: &Fake) -> Result<i64> {
-    let all = fake.counters()?;
-    let done = |verb: &str| (all[verb].all - all[verb].refused) as i64;
-    Ok(done("create_qp") - done("destroy_qp"))
-}
-
-/// Domains with keys have no queue pair after an idle time. The next assignment or revocation opens it again.
-/// If that fails, an assignment fails, and a revocation does not.
-fn idle_queues(ctx: &mut Ctx) -> Result<()> {
-    const DOMAINS: usize = 100;
-    for name in ["mlx5", "ionic"] {
-        let fake = Fake::with(profile::find(name)?)?;
-        let before = queue_pairs(&fake)?;
-        let mut all = Vec::new();
-        for _ in 0..DOMAINS {
-            all.push(Keyed::new(ctx)?);
-        }
-        let idle = || {
-            until("the queues are closed", WAIT, || {
-                Ok((queue_pairs(&fake)? == before).then_some(()))
-            })
-        };
-        let made = fake.counters()?["create_qp"].all;
-        ensure!(made >= DOMAINS as u64, "{name}: {made} queue pairs");
-        idle()?;
-        for one in &all {
-            one.side.assign(one.slots[1], 0, PAGE, REMOTE)?;
-        }
-        let now = queue_pairs(&fake)? - before;
-        ensure!(now == DOMAINS as i64, "{name}: {now} queue pairs in use");
-        idle()?;
-        let invalidated = counters()?["kverbs/invalidated"];
-        for one in &all {
-            one.side.dev.key_revoke(one.slots[1])?;
-        }
-        let invalidated = counters()?["kverbs/invalidated"] - invalidated;
-        let wanted = if name == "mlx5" { DOMAINS as u64 } else { 0 };
-        ensure!(invalidated == wanted, "{name}: {invalidated} invalidated");
-        idle()?;
-        fake.set("refuse=create_qp:12:0:-1")?;
-        for one in &all {
-            let assigned = one.side.dev.key_assign(one.slots[1], 0, PAGE, REMOTE);
-            refused(assigned, libc::ENOMEM, "without a queue")?;
-            one.side.dev.key_revoke(one.slots[0])?;
-        }
-        fake.set("refuse=create_qp:0:0:0")?;
-        for one in &all {
-            for slot in &one.slots {
-                one.side.assign(*slot, 0, PAGE, REMOTE)?;
-            }
-        }
-        drop(all);
-        drop(fake);
-    }
-    Ok(())
 }
