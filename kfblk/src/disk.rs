@@ -314,17 +314,6 @@ impl Disk {
         }
     }
 
-    /// Makes all connections anew, if the disk uses them: their outstanding requests are sent again.
-    /// Returns whether it does. Context: any.
-    fn renew(this: &Arc<Self>) -> bool {
-        let renews = this.advance(State::Live, State::Lost);
-        if renews {
-            // Queued work needs no second entry: it reads the state when it runs.
-            let _ = sys::disks().enqueue(this.clone());
-        }
-        renews
-    }
-
     /// Queues the disk's work. Context: any.
     fn look_again(this: &Arc<Self>) {
         // Queued work needs no second entry: it reads the state when it runs.

@@ -415,10 +415,6 @@ unsafe extern "C" fn kfblk_rs_send(
     let (AnyConnection::Messages(connection), Some(op)) = (connection, Op::of(order.op)) else {
         return EAGAIN.to_errno();
     };
-    // Before an assignment fails. A disk in another state uses the values that are left.
-    if connection.ep().keys_worn() && Disk::renew(&disk) {
-        return errno::enotconn().to_errno();
-    }
     let io = &connection.protocol().io;
     match io.send(tag, op, order.flags, order.pos, order.len) {
         Ok(()) => 0,

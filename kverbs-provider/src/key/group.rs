@@ -127,10 +127,6 @@ impl GroupOps for Shared {
     }
 
     fn is_worn(&self) -> bool {
-        self.0.inner.values.is_worn()
-    }
-
-    fn is_exhausted(&self) -> bool {
         let values = &self.0.inner.values;
         values.is_exhausted() || self.0.kept() != 0
     }
@@ -159,8 +155,7 @@ impl Group {
         };
         let payer = owner.program.then(limited_user).flatten();
         let payer = payer.map(|uid| Payer::new(uid, user_values(device.ib())));
-        let regions = device.ib().max_mr();
-        let source = Values::new(values, payer, owner.counts.clone(), regions)?;
+        let source = Values::new(values, payer, owner.counts.clone())?;
         let inner = Arc::pin_init(
             pin_init!(Inner {
                 pd <- new_mutex!(Some(pd), "kverbs_pd"),
@@ -279,9 +274,6 @@ impl Group {
     /// and returns false if the group keeps as many as it can.
     pub(super) fn keep(&self, mr: Mr) -> bool {
         let mut kept = self.inner.kept.lock();
-        if kept.len() >= KEPT / 8 * 7 {
-            self.values().note_worn();
-        }
         // On failure the region is freed.
         kept.len() < KEPT && kept.push(mr, GFP_KERNEL_ACCOUNT).is_ok()
     }

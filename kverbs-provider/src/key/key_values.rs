@@ -23,7 +23,6 @@
 
 use core::sync::atomic::{
     AtomicBool,
-    AtomicU32,
     AtomicU64,
     Ordering, //
 };
@@ -62,9 +61,7 @@ use kfabric::{
             Chosen,
             Draw,
             Terms,
-            Wear,
-            HALF,
-            RECORDS, //
+            Wear, //
         }, //
     }, //
 };
@@ -160,8 +157,6 @@ pub(crate) struct Ledger {
     flags: Flags,
     /// The book's epoch, readable without its lock.
     epoch: AtomicU64,
-    /// Number of values in use.
-    live: AtomicU32,
     #[pin]
     book: Mutex<Book>,
 }
@@ -253,7 +248,6 @@ impl Ledger {
             pin_init!(Self {
                 flags,
                 epoch: AtomicU64::new(0),
-                live: AtomicU32::new(0),
                 book <- new_mutex!(Book {
                     ledger: key_ledger::Ledger::new(secret),
                     wears: RBTree::new(),
@@ -432,11 +426,8 @@ impl Value {
             let terms = values.terms();
             page.wear.end(byte, terms.now);
             page.draw(values.payer.as_ref(), |page| {
-                let draw = page
-                    .ledger
-                    .draw_next(page.record, page.wear, byte, page.chosen, &terms);
-                values.note_draws(page.ledger);
-                draw
+                page.ledger
+                    .draw_next(page.record, page.wear, byte, page.chosen, &terms)
             })
         });
         match draw.and_then(|draw| draw).unwrap_or(Draw::Spent) {
@@ -459,7 +450,6 @@ impl Drop for Value {
         // CAST: Keeps the low byte.
         let byte = self.key as u8;
         let fate = self.fate;
-        self.ledger.live.fetch_sub(1, Ordering::Relaxed);
         if fate == Fate::Recorded {
             return;
         }
@@ -490,20 +480,14 @@ pub(crate) struct Values {
     refused: AtomicBool,
     /// The account of the program's user, if the user has a limit.
     payer: Option<Payer>,
-    /// Number of the device's regions whose values the ledger tells apart.
-    regions: u32,
-    /// True if 7/8 of the values are used up.
-    worn: AtomicBool,
 }
 
 impl Values {
-    /// Returns the source for a group of the domain with `counts`, on a device with `regions` regions.
-    /// `payer` pays for values.
+    /// Returns the source for a group of the domain with `counts`, for whose values `payer` pays.
     pub(crate) fn new(
         wanted: KeyValues,
         payer: Option<Payer>,
         counts: Arc<DomainCounts>,
-        regions: u32,
     ) -> Result<Self> {
         let shared = match wanted {
             KeyValues::Own => None,
@@ -525,8 +509,6 @@ impl Values {
             strict,
             refused: AtomicBool::new(false),
             payer,
-            regions: regions.min(RECORDS),
-            worn: AtomicBool::new(false),
         })
     }
 
@@ -560,29 +542,6 @@ impl Values {
         self.refused.store(true, Ordering::Relaxed);
     }
 
-    /// Returns whether the group has values of its own, and 7/8 of those that it can draw are used up.
-    pub(crate) fn is_worn(&self) -> bool {
-        self.worn.load(Ordering::Relaxed)
-    }
-
-    /// Records that 7/8 of the values are used up. Without effect if other groups draw them.
-    pub(crate) fn note_worn(&self) {
-        self.worn.store(!self.shared, Ordering::Relaxed);
-    }
-
-    /// Records whether 7/8 of the values are used up that the group's slots can still draw. The regions
-    /// that slots have are no others' choice. At least an eighth of all is used, so that a new group lasts
-    /// if the device has few regions.
-    fn note_draws(&self, ledger: &key_ledger::Ledger) {
-        let free = self
-            .regions
-            .saturating_sub(self.ledger.live.load(Ordering::Relaxed));
-        let limit = (free / 8 * 7).max(self.regions / 8);
-        if ledger.worn() >= u64::from(limit) * 2 * u64::from(HALF) {
-            self.note_worn();
-        }
-    }
-
     /// Returns the terms of a draw. Called under the ledger's lock, so no recorded end is later.
     fn terms(&self) -> Terms {
         Terms {
@@ -597,7 +556,6 @@ impl Values {
             return Err(draw);
         };
         self.counts.draw(again);
-        self.ledger.live.fetch_add(1, Ordering::Relaxed);
         Ok(Value {
             ledger: self.ledger.clone(),
             counts: self.counts.clone(),
@@ -618,12 +576,8 @@ impl Values {
     pub(crate) fn draw(&self, key: u32) -> Result<Result<Value, Draw>> {
         let draw = self.ledger.with(key, false, |page| {
             page.draw(self.payer.as_ref(), |page| {
-                let terms = self.terms();
-                let draw = page
-                    .ledger
-                    .draw(page.record, page.wear, page.chosen, &terms);
-                self.note_draws(page.ledger);
-                draw
+                page.ledger
+                    .draw(page.record, page.wear, page.chosen, &self.terms())
             })
         })??;
         Ok(self.drawn(key, draw))

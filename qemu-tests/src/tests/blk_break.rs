@@ -12,7 +12,6 @@ use crate::harness::guest::{ask_host, load, unload, until};
 use crate::harness::weather::{self, Weather};
 use crate::harness::{skip, Ctx, Test, LONG, NETNS, TWO};
 use crate::pair::{Side, LOCAL, REMOTE};
-use crate::profile::{self, Fake};
 use crate::sys::{self, Map};
 use anyhow::{bail, ensure, Context, Result};
 use std::io;
@@ -100,12 +99,6 @@ pub const TESTS: &[Test] = &[
     Test::pair("blkdev.connection_with_exhausted_keys_is_replaced", used_up)
         .seconds(200)
         .on(LONG),
-    Test::pair(
-        "blkdev.connection_with_worn_keys_is_replaced_before_one_is_refused",
-        worn,
-    )
-    .seconds(60)
-    .on(NETNS),
     Test::pair("blkdev.p04_user_who_uses_up_values_disturbs_no_disk", burnt)
         .seconds(30)
         .on(NETNS),
@@ -178,58 +171,6 @@ fn used_up(ctx: &mut Ctx) -> Result<()> {
             ctx.barrier("written")
         },
     )
-}
-
-/// Over a device with 96 regions, of which a disk has 66 slots, the connection is made anew when most of its key values
-/// are used up: none is exhausted first, no assignment is refused, and no request fails.
-fn worn(ctx: &mut Ctx) -> Result<()> {
-    const LEN: usize = 8192;
-    /// More than the values of all regions.
-    const MOST: u64 = 96 * 256;
-    let card = || -> Result<Fake> {
-        let fake = Fake::with(profile::find("mlx5")?)?;
-        fake.set("index_bits=7 max_mr=96")?;
-        Ok(fake)
-    };
-    let fake = ctx.first().then(card).transpose()?;
-    ctx.barrier("the card is there")?;
-    let mut options = PATIENT;
-    options[1] = "1";
-    with(
-        ctx,
-        || Backing::null(PLAIN),
-        (&[], &options),
-        |ctx, end| {
-            let End::Client(path) = end else {
-                return ctx.barrier("read");
-            };
-            let read = |name: &str| -> Result<u64> { Ok(counters()?[name]) };
-            let (short, used) = (read("kverbs/short")?, read("kverbs/used")?);
-            let disk = Disk::open(path)?;
-            let map = Map::anon(LEN)?;
-            let mut requests = 0;
-            let reconnects = || -> Result<u64> {
-                let all = show("disks", NAME, "statistics")?;
-                let mut words = all.split_whitespace();
-                words.find(|word| *word == "reconnects");
-                Ok(words.next().context("no reconnects")?.parse()?)
-            };
-            while reconnects()? == 0 {
-                for _ in 0..100 {
-                    disk.read(requests as usize % 100 * LEN, &map, LEN)?;
-                    requests += 1;
-                }
-                ensure!(requests < MOST, "{requests} requests, no connection anew");
-            }
-            let (short, used) = (read("kverbs/short")? - short, read("kverbs/used")? - used);
-            eprintln!("{requests} requests, {used} values, {short} times none");
-            ensure!(short == 0, "{short} times there was no value");
-            ensure!(show("disks", NAME, "state")? == "live");
-            ctx.barrier("read")
-        },
-    )?;
-    drop(fake);
-    ctx.barrier("over")
 }
 
 /// A program assigns and revokes keys as fast as it can while a disk is used. No request fails, and
