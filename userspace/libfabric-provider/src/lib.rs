@@ -35,7 +35,6 @@ mod wait;
 
 use std::cell::UnsafeCell;
 use std::ffi::CStr;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Once, OnceLock};
 
 use ffi::*;
@@ -187,31 +186,38 @@ fn is_alias() -> bool {
 }
 
 /// Returns the provider. libfabric calls this function once, when it loads the plug-in. A process may
-/// have several libfabrics: each gets a structure of its own, which lives for ever.
+/// have several libfabrics: each gets a structure of its own, which lives for ever. The parameters are those
+/// of the process. A libfabric that is not the first one waits until they are set.
 #[no_mangle]
 pub extern "C" fn fi_prov_ini() -> *mut fi_provider {
-    static LOADED: AtomicBool = AtomicBool::new(false);
-    let first = !LOADED.swap(true, Ordering::AcqRel);
-    let prov = match first {
-        true => provider(),
-        false => Box::leak(Box::new(structure())),
-    };
-    let alias = is_alias();
-    if alias {
+    static LOADED: Once = Once::new();
+    let mut first = None;
+    LOADED.call_once(|| {
+        let prov = named(provider());
+        load(prov);
+        first = Some(prov);
+    });
+    first.unwrap_or_else(|| named(Box::leak(Box::new(structure()))))
+}
+
+/// Sets the name of a structure that libfabric has not got yet.
+fn named(prov: *mut fi_provider) -> *mut fi_provider {
+    if is_alias() {
         // SAFETY: libfabric has not got the structure yet.
         unsafe {
             (*prov).name = c"verbs".as_ptr();
             (*prov).version = ALIAS_VERSION;
         }
     }
-    if !first {
-        // The parameters are those of the process.
-        return prov;
-    }
+    prov
+}
+
+/// Prepares the process, and declares and reads the parameters.
+fn load(prov: *mut fi_provider) {
     core::note_caller();
     fork::guard();
     // The alias has the variables of its true name, and declares none.
-    let parameter = |name: &CStr, help: &CStr| match alias {
+    let parameter = |name: &CStr, help: &CStr| match is_alias() {
         true => core::variable(name),
         false => core::parameter(prov, name, help),
     };
@@ -259,5 +265,4 @@ pub extern "C" fn fi_prov_ini() -> *mut fi_provider {
     if let Some(path) = parameter(c"auth_key_file", help) {
         auth::set_file(path);
     }
-    prov
 }
