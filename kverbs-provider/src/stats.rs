@@ -84,7 +84,9 @@ impl DomainCounts {
         USED.add(1);
         REUSED.add(u64::from(again));
         self.used.fetch_add(1, Ordering::Relaxed);
-        self.reused.fetch_add(u64::from(again), Ordering::Relaxed);
+        if again {
+            self.reused.fetch_add(1, Ordering::Relaxed);
+        }
     }
 
     /// Undoes the count of a draw in the domain's counts: the value was in no key.
@@ -95,6 +97,8 @@ impl DomainCounts {
 
     /// Counts the end of a key, which has used up its region's index if `is_worn`.
     pub(crate) fn end(&self, is_worn: bool) {
-        self.worn.fetch_add(u64::from(is_worn), Ordering::Relaxed);
+        if is_worn {
+            self.worn.fetch_add(1, Ordering::Relaxed);
+        }
     }
 }

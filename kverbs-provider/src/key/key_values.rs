@@ -402,13 +402,21 @@ impl Value {
     }
 
     /// Records the end of the key. Returns whether its index has no value left for any group.
-    pub(crate) fn end(self) -> bool {
-        let (ledger, counts) = (self.ledger.clone(), self.counts.clone());
-        let (key, shared) = (self.key, self.shared);
-        drop(self);
-        let is_worn = ledger.resting_since(key).is_some();
-        counts.end(is_worn);
-        shared && is_worn
+    pub(crate) fn end(mut self) -> bool {
+        let fate = core::mem::replace(&mut self.fate, Fate::Recorded);
+        // CAST: Keeps the low byte.
+        let byte = self.key as u8;
+        // Cannot fail or allocate: the draw has created the record.
+        let is_worn = self.ledger.with(self.key, false, |page| {
+            let now = ib::seconds();
+            if fate != Fate::Recorded {
+                page.wear.end(byte, now);
+            }
+            page.wear.resting_since(now).is_some()
+        });
+        let is_worn = is_worn.unwrap_or(false);
+        self.counts.end(is_worn);
+        self.shared && is_worn
     }
 
     /// Gives the value back. It was in no key, and no caller has seen it.
