@@ -83,7 +83,7 @@ pub(crate) struct Device {
     ptr: NonNull<raw::ib_device>,
     /// True while the device has always flushed posted work requests in time.
     flushes: AtomicBool,
-    /// True if the driver has refused a deregistration, also after a wait, and agreed to none since.
+    /// True from a deregistration that the driver has refused for 341 ms to the next one that succeeds.
     refuses: AtomicBool,
     #[pin]
     gate: Mutex<Gate>,

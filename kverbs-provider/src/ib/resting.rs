@@ -171,8 +171,8 @@ impl Device {
         Aside::Done
     }
 
-    /// Sets the index of a key aside that has ended, and that has no value left: probably the device offers it
-    /// next. Otherwise the next search for a region finds it. May sleep.
+    /// Sets the index aside of a key that has ended, if the index has no value left: probably the device offers
+    /// it next. Otherwise the next search for a region finds it. May sleep.
     pub(super) fn catch(self: &Arc<Self>) {
         if let Ok(live) = self.enter() {
             self.set_aside(&live);
@@ -191,8 +191,8 @@ impl Device {
         self.resting.remove(|_| true)
     }
 
-    /// Creates something that occupies one of the device's regions and needs no value of the host's ledger. If the device has
-    /// none left, an index that rests makes room. May sleep.
+    /// Creates something that occupies one of the device's regions and needs no value of the host's ledger.
+    /// If the device has no region left, an index that rests makes room. May sleep.
     pub(super) fn with_room<T>(&self, create: impl Fn() -> Result<T>) -> Result<T> {
         match create() {
             // Drivers have many errors for a device without a free region.

@@ -155,7 +155,9 @@ impl Group {
         };
         let payer = owner.program.then(limited_user).flatten();
         let payer = payer.map(|uid| Payer::new(uid, user_values(device.ib())));
-        let source = Values::new(values, payer, owner.counts.clone())?;
+        // A device that counts its indices up offers others first.
+        let sets_aside = !counts_up(device.ib());
+        let source = Values::new(values, payer, owner.counts.clone(), sets_aside)?;
         let inner = Arc::pin_init(
             pin_init!(Inner {
                 pd <- new_mutex!(Some(pd), "kverbs_pd"),
@@ -262,12 +264,6 @@ impl Group {
     /// ([`hidden_addr`](super::window::hidden_addr)).
     pub(crate) fn base(&self) -> u64 {
         self.inner.base
-    }
-
-    /// Returns whether indices without a value are set aside. On a device that counts its indices up, they
-    /// need not be.
-    pub(super) fn sets_aside(&self) -> bool {
-        !counts_up(self.device.ib())
     }
 
     /// Keeps a region, whose index has no value for this group alone, until the group ends. Frees the region

@@ -41,7 +41,10 @@ use kernel::{
 };
 
 use crate::{
-    ib,
+    ib::{
+        self,
+        share::limited_user, //
+    },
     stats::DomainCounts, //
 };
 use kfabric::{
@@ -208,26 +211,13 @@ impl Page<'_> {
     /// # Errors
     ///
     /// - `EDQUOT` if the user's budget is exhausted.
-    fn draw(self, payer: Option<&Payer>, draw: impl FnOnce(Page<'_>) -> Draw) -> Result<Draw> {
-        let Page {
-            ledger,
-            record,
-            wear,
-            chosen,
-            accounts,
-        } = self;
-        if !pay(accounts, payer) {
+    fn draw(mut self, payer: Option<&Payer>, draw: impl FnOnce(&mut Self) -> Draw) -> Result<Draw> {
+        if !pay(self.accounts, payer) {
             return Err(edquot());
         }
-        let drawn = draw(Page {
-            ledger,
-            record,
-            wear,
-            chosen,
-            accounts: &mut *accounts,
-        });
+        let drawn = draw(&mut self);
         if !matches!(drawn, Draw::Value(..)) {
-            refund(accounts, payer);
+            refund(self.accounts, payer);
         }
         Ok(drawn)
     }
@@ -374,8 +364,8 @@ pub(crate) struct Value {
     fate: Fate,
     /// The account of the user who drew the value.
     payer: Option<Payer>,
-    /// True if other groups draw from the ledger.
-    shared: bool,
+    /// True if the value's index is set aside when it has no value left.
+    caught: bool,
 }
 
 /// What the drop of a [`Value`] records.
@@ -401,7 +391,7 @@ impl Value {
         Draw::Value(self.byte(), self.again)
     }
 
-    /// Records the end of the key. Returns whether its index has no value left for any group.
+    /// Records the end of the key. Returns whether its index has to be set aside.
     pub(crate) fn end(mut self) -> bool {
         let fate = core::mem::replace(&mut self.fate, Fate::Recorded);
         // CAST: Keeps the low byte.
@@ -416,7 +406,7 @@ impl Value {
         });
         let is_worn = is_worn.unwrap_or(false);
         self.counts.end(is_worn);
-        self.shared && is_worn
+        self.caught && is_worn
     }
 
     /// Gives the value back. It was in no key, and no caller has seen it.
@@ -434,8 +424,9 @@ impl Value {
             let terms = values.terms();
             page.wear.end(byte, terms.now);
             page.draw(values.payer.as_ref(), |page| {
+                let chosen = page.chosen.as_deref_mut();
                 page.ledger
-                    .draw_next(page.record, page.wear, byte, page.chosen, &terms)
+                    .draw_next(page.record, page.wear, byte, chosen, &terms)
             })
         });
         match draw.and_then(|draw| draw).unwrap_or(Draw::Spent) {
@@ -482,6 +473,8 @@ pub(crate) struct Values {
     counts: Arc<DomainCounts>,
     /// True if other groups draw from the ledger.
     shared: bool,
+    /// True if indices without a value are set aside.
+    sets_aside: bool,
     /// Moment from which the group gets no value twice, if it is strict.
     strict: Option<u64>,
     /// True if a draw found no value.
@@ -491,11 +484,13 @@ pub(crate) struct Values {
 }
 
 impl Values {
-    /// Returns the source for a group of the domain with `counts`, for whose values `payer` pays.
+    /// Returns the source for a group of the domain with `counts`, for whose values `payer` pays. With
+    /// `sets_aside`, indices without a value are set aside.
     pub(crate) fn new(
         wanted: KeyValues,
         payer: Option<Payer>,
         counts: Arc<DomainCounts>,
+        sets_aside: bool,
     ) -> Result<Self> {
         let shared = match wanted {
             KeyValues::Own => None,
@@ -514,6 +509,7 @@ impl Values {
             ledger,
             counts,
             shared: is_shared,
+            sets_aside,
             strict,
             refused: AtomicBool::new(false),
             payer,
@@ -525,14 +521,19 @@ impl Values {
         self.shared
     }
 
-    /// Returns the counts of the group's domain, and the values of all groups that count in the user's
-    /// budget.
+    /// Returns whether indices without a value are set aside.
+    pub(crate) fn sets_aside(&self) -> bool {
+        self.sets_aside
+    }
+
+    /// Returns the counts of the group's domain. The user who pays, and one without limits, also see how many
+    /// values count in the budget. May sleep.
     pub(crate) fn counts(&self) -> KeyCounts {
-        let spent = self
-            .payer
-            .as_ref()
-            .map_or(0, |payer| self.ledger.spent(payer));
-        self.counts.read(spent)
+        let asks = limited_user();
+        let seen = |payer: &&Payer| asks.is_none_or(|uid| uid == payer.uid);
+        let payer = self.payer.as_ref().filter(seen);
+        self.counts
+            .read(payer.map_or(0, |payer| self.ledger.spent(payer)))
     }
 
     /// Returns whether the group gets no value twice.
@@ -571,7 +572,7 @@ impl Values {
             again,
             fate: Fate::Ended,
             payer: self.payer,
-            shared: self.shared,
+            caught: self.shared && self.sets_aside,
         })
     }
 
@@ -584,8 +585,9 @@ impl Values {
     pub(crate) fn draw(&self, key: u32) -> Result<Result<Value, Draw>> {
         let draw = self.ledger.with(key, false, |page| {
             page.draw(self.payer.as_ref(), |page| {
+                let chosen = page.chosen.as_deref_mut();
                 page.ledger
-                    .draw(page.record, page.wear, page.chosen, &self.terms())
+                    .draw(page.record, page.wear, chosen, &self.terms())
             })
         })??;
         Ok(self.drawn(key, draw))
@@ -599,13 +601,15 @@ impl Values {
     /// - `ENOMEM` if there is no memory for the record.
     pub(crate) fn take(&self, key: u32) -> Result<Result<Value, Draw>> {
         let draw = self.ledger.with(key, true, |page| {
-            page.draw(self.payer.as_ref(), |page| match page.chosen {
-                // CAST: Keeps the low byte.
-                Some(chosen) => {
-                    page.ledger
-                        .take(page.record, page.wear, chosen, key as u8, &self.terms())
+            page.draw(self.payer.as_ref(), |page| {
+                match page.chosen.as_deref_mut() {
+                    // CAST: Keeps the low byte.
+                    Some(chosen) => {
+                        page.ledger
+                            .take(page.record, page.wear, chosen, key as u8, &self.terms())
+                    }
+                    None => Draw::Spent,
                 }
-                None => Draw::Spent,
             })
         })??;
         Ok(self.drawn(key, draw))

@@ -368,7 +368,7 @@ impl Regions for Tried<'_> {
     }
 
     fn sets_aside(&self) -> bool {
-        self.group.sets_aside()
+        self.group.values().sets_aside()
     }
 
     fn set_aside(&mut self, mr: Mr) -> bool {
