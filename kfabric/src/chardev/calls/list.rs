@@ -48,11 +48,6 @@ fn describe(handle: u64, entry: &Entry) -> ObjInfo {
             info.a = x.pinned.load(Ordering::Relaxed);
             info.auth = x.auth().map_or(0, |key| key.number());
             set_name(&mut info.name, x.name());
-            let counts = x.ops().key_counts();
-            info.keys_used = counts.used;
-            info.keys_reused = counts.reused;
-            info.keys_worn = counts.worn;
-            info.keys_spent = counts.spent;
         }
         Object::Eq(x) => {
             info.kind = KFI_TYPE_EQ;
@@ -100,6 +95,13 @@ fn describe(handle: u64, entry: &Entry) -> ObjInfo {
 /// Adds attributes whose query may sleep.
 fn complete(info: &mut ObjInfo, object: &Object) {
     match object {
+        Object::Domain(x) => {
+            let counts = x.ops().key_counts();
+            info.keys_used = counts.used;
+            info.keys_reused = counts.reused;
+            info.keys_worn = counts.worn;
+            info.keys_spent = counts.spent;
+        }
         Object::Key(x) => {
             let (state, keys) = x.state();
             let word = match state {
