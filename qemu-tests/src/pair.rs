@@ -633,3 +633,14 @@ pub fn connect_one(side: &Side, opts: &Opts, cq: &Cq, addr: SocketAddr) -> Resul
     );
     Ok(ep)
 }
+
+/// Returns an entry for each slot, to assign keys of the first `length` bytes of its region.
+pub fn key_entries(slots: &[u64], length: u64, access: u64) -> Vec<KeyEntry> {
+    let entry = |slot: &u64| KeyEntry {
+        slot: *slot,
+        length,
+        access,
+        ..Default::default()
+    };
+    slots.iter().map(entry).collect()
+}

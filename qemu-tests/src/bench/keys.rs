@@ -9,7 +9,7 @@ use super::Figure;
 use crate::buf::Buf;
 use crate::harness::{Ctx, Status};
 use crate::op::{self, iov};
-use crate::pair::{Pair, Remote, Side, LOCAL, LONG, REMOTE};
+use crate::pair::{key_entries, Pair, Remote, Side, LOCAL, LONG, REMOTE};
 use crate::tests::kernel::results;
 use crate::tests::key_policy::{Parameter, REVOKE};
 use anyhow::{bail, ensure, Result};
@@ -322,13 +322,7 @@ fn many_live(ctx: &Ctx) -> Result<()> {
         while live < wanted {
             let count = (wanted - live).min(KFI_KEY_ALLOC_MAX as usize);
             let slots = side.dev.key_alloc(region, count as u32)?;
-            let entry = |slot: &u64| KeyEntry {
-                slot: *slot,
-                length: 4096,
-                access: KFI_REMOTE_READ,
-                ..Default::default()
-            };
-            let mut entries: Vec<_> = slots.iter().map(entry).collect();
+            let mut entries = key_entries(&slots, 4096, KFI_REMOTE_READ);
             let got = side.dev.key_assign_many(&mut entries)?;
             ensure!(got == (count, 0), "assigned: {got:?}");
             live += count;

@@ -11,7 +11,7 @@ use super::shm::{Ends, Twin};
 use crate::harness::guest::ask_host;
 use crate::harness::{Env, Status};
 use crate::op::{self, iov};
-use crate::pair::{Side, LOCAL, REMOTE};
+use crate::pair::{key_entries, Side, LOCAL, REMOTE};
 use crate::sys::rights::process_vm;
 use crate::tests::kernel::results_with;
 use crate::tests::key_policy::{Parameter, REVOKE};
@@ -109,13 +109,7 @@ fn keys(env: &Env, size: &Size) -> Result<()> {
     };
     pairs()?;
     count(&name("pair"), size.rounds as usize, pairs)?;
-    let entry = |slot: &u64| KeyEntry {
-        slot: *slot,
-        length: len,
-        access: KFI_REMOTE_READ,
-        ..Default::default()
-    };
-    let mut entries: Vec<_> = slots.iter().map(entry).collect();
+    let mut entries = key_entries(&slots, len, KFI_REMOTE_READ);
     let mut batches = |count| -> Result<()> {
         for _ in 0..count {
             let got = side.dev.key_assign_many(&mut entries)?;
@@ -131,8 +125,8 @@ fn keys(env: &Env, size: &Size) -> Result<()> {
     std::thread::sleep(Duration::from_millis(50));
     // Assign each alone, and revoke none before all are assigned.
     count(&name("ordered"), BATCH, || {
-        for slot in &slots {
-            let got = side.dev.key_order(&entry(slot), 0, 0)?;
+        for entry in key_entries(&slots, len, KFI_REMOTE_READ) {
+            let got = side.dev.key_order(&entry, 0, 0)?;
             ensure!(got.key != KFI_KEY_NOTAVAIL, "ordered: {got:?}");
         }
         Ok(())

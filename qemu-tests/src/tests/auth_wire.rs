@@ -9,7 +9,7 @@ use crate::auth::{self, keyed, Agent, Enforced, KEY, OTHER};
 use crate::buf::Buf;
 use crate::harness::{Ctx, Test, NETNS, SHM};
 use crate::op::{self, iov};
-use crate::pair::{Remote, Side, LOCAL, REMOTE, WAIT};
+use crate::pair::{key_entries, Remote, Side, LOCAL, REMOTE, WAIT};
 use crate::raw::Event;
 use crate::sys::{self, Errno};
 use anyhow::{ensure, Context, Result};
@@ -480,15 +480,7 @@ fn keys_of_own(ctx: &mut Ctx, mode: Option<&Enforced>, id: u64) -> Result<()> {
     buf.check_value(4096, 64, 9)?;
     // Order many keys, and revoke the grant.
     let slots = dev.key_alloc(region, 64)?;
-    let mut entries: Vec<_> = slots
-        .iter()
-        .map(|slot| KeyEntry {
-            slot: *slot,
-            length: 4096,
-            access: REMOTE,
-            ..Default::default()
-        })
-        .collect();
+    let mut entries = key_entries(&slots, 4096, REMOTE);
     ensure!(dev.key_assign_ordered(&mut entries, 0, 0)? == (64, 0));
     auth::revoke(mode.dev(), id)?;
     // When the call has returned, the keys that the worker was just assigning are revoked, too.

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! Values and queues of the protection groups of a device's domains.
+//! Key values of the protection groups of a device's domains.
 
 use super::accounts::user;
 use super::devices_values::{alone, Few, Keys, PLAIN, VALUES};

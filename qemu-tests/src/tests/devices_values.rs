@@ -10,7 +10,7 @@ use super::refused;
 use crate::buf::Buf;
 use crate::harness::guest::{load, unload, until};
 use crate::harness::{skip, Ctx, Env, Test, LONG as LONG_RUN, NETNS};
-use crate::pair::{Side, LOCAL, REMOTE, WAIT};
+use crate::pair::{key_entries, Side, LOCAL, REMOTE, WAIT};
 use crate::profile::{self, Fake};
 use crate::raw::CallError;
 use crate::sys;
@@ -371,31 +371,33 @@ struct Batches {
 }
 
 impl Batches {
-    fn new(ctx: &Ctx) -> Result<Self> {
-        let side = Side::open(ctx)?;
+    /// Reserves the slots on a new domain, or returns the errno of the reservation.
+    fn new(env: &Env) -> Result<Result<Self, i32>> {
+        let side = Side::of(env)?;
         let buf = Buf::new(PAGE as usize)?;
         let region = side.reg(&buf, LOCAL | REMOTE)?.handle;
-        let slots = side.dev.key_alloc(region, BATCH as u32)?;
-        let entry = |slot: &u64| KeyEntry {
-            slot: *slot,
-            length: PAGE,
-            access: KFI_REMOTE_READ,
-            ..Default::default()
-        };
-        Ok(Self {
-            entries: slots.iter().map(entry).collect(),
-            side,
-            slots,
-            _buf: buf,
+        Ok(match side.dev.key_alloc(region, BATCH as u32) {
+            Ok(slots) => Ok(Self {
+                entries: key_entries(&slots, PAGE, KFI_REMOTE_READ),
+                side,
+                slots,
+                _buf: buf,
+            }),
+            Err(e) => Err(e.errno.0),
         })
+    }
+
+    /// Assigns keys. Returns their number, and the errno of the next one or 0.
+    fn assign(&mut self) -> (usize, i32) {
+        match self.side.dev.key_assign_many(&mut self.entries) {
+            Ok(done) => done,
+            Err(e) => (0, e.errno.0),
+        }
     }
 
     /// Assigns and revokes keys. Returns their values, and the errno of the next one or 0.
     fn keys(&mut self) -> Result<(Vec<u64>, i32)> {
-        let (done, errno) = match self.side.dev.key_assign_many(&mut self.entries) {
-            Ok(done) => done,
-            Err(e) => (0, e.errno.0),
-        };
+        let (done, errno) = self.assign();
         self.side.dev.key_revoke_slots(&self.slots)?;
         let keys = self.entries[..done].iter().map(|entry| entry.key);
         Ok((keys.collect(), errno))
@@ -415,7 +417,7 @@ fn full_list(ctx: &mut Ctx) -> Result<()> {
     let rest = Parameter::set(REST, "3600")?;
     let regions = Parameter::set(RESTING, &KEPT.to_string())?;
     let before = fake.regions()?;
-    let mut batches = Batches::new(ctx)?;
+    let mut batches = Batches::new(&ctx.env)?.map_err(sys::Errno)?;
     let mut had = vec![false; 1 << (BITS + 8)];
     let (mut count, start) = (0, Instant::now());
     let errno = loop {
@@ -464,47 +466,27 @@ fn full_list(ctx: &mut Ctx) -> Result<()> {
     Ok(())
 }
 
-/// Number of slots of each user of [`own_budget`].
-const SLOTS: u32 = 64;
-
-/// Assigns and revokes keys of [`SLOTS`] slots, all at once, up to `rounds` times; without `revokes`, the end
-/// of the slots ends the keys. Returns the number of keys and the error of the last call, or 0.
+/// Assigns and revokes up to `rounds` batches of keys; without `revokes`, the end of a domain of its own ends
+/// those of each batch. Returns the number of keys and the error of the last call, or 0.
 fn wear_out(env: &Env, rounds: usize, revokes: bool) -> Result<(usize, i32)> {
-    let side = Side::of(env)?;
-    let buf = Buf::new(PAGE as usize)?;
-    let region = side.reg(&buf, LOCAL | REMOTE)?.handle;
-    let mut slots = Vec::new();
-    let mut keys = 0;
+    let (mut last, mut keys) = (None, 0);
     for _ in 0..rounds {
-        if slots.is_empty() {
-            slots = match side.dev.key_alloc(region, SLOTS) {
-                Ok(slots) => slots,
-                Err(e) => return Ok((keys, e.errno.0)),
-            };
-        }
-        let entry = |slot: &u64| KeyEntry {
-            slot: *slot,
-            length: PAGE,
-            access: REMOTE,
-            ..Default::default()
+        let mut batch = match last.take() {
+            Some(batch) => batch,
+            None => match Batches::new(env)? {
+                Ok(batch) => batch,
+                Err(errno) => return Ok((keys, errno)),
+            },
         };
-        let mut entries: Vec<_> = slots.iter().map(entry).collect();
-        let (done, errno) = match side.dev.key_assign_many(&mut entries) {
-            Ok(result) => result,
-            // None was assigned.
-            Err(e) => (0, e.errno.0),
+        let (done, errno) = match revokes {
+            true => batch.keys().map(|(keys, errno)| (keys.len(), errno))?,
+            false => batch.assign(),
         };
         keys += done;
-        if revokes {
-            side.dev.key_revoke_slots(&slots[..done])?;
-        } else {
-            for slot in slots.drain(..) {
-                side.dev.close(slot)?;
-            }
-        }
         if errno != 0 {
             return Ok((keys, errno));
         }
+        last = revokes.then_some(batch);
     }
     Ok((keys, 0))
 }
@@ -537,7 +519,7 @@ fn own_budget(ctx: &mut Ctx) -> Result<()> {
                 let mut all = 0;
                 // Each part has a group of its own.
                 let errno = loop {
-                    let (keys, errno) = burn(LIMIT / 8 / SLOTS as usize)?;
+                    let (keys, errno) = burn(LIMIT / 8 / BATCH)?;
                     all += keys;
                     if errno != 0 {
                         break errno;
@@ -546,13 +528,13 @@ fn own_budget(ctx: &mut Ctx) -> Result<()> {
                 eprintln!("{name}: {all} keys, errno {errno}, {:?}", start.elapsed());
                 ensure!(errno == libc::EDQUOT, "{all} keys, errno {errno}");
                 // Values that drain meanwhile come again.
-                ensure!((LIMIT - 64..2 * LIMIT).contains(&all), "{all} keys");
+                ensure!((LIMIT - BATCH..2 * LIMIT).contains(&all), "{all} keys");
                 Ok(())
             })?;
             let before = fake.counters()?["alloc_mr"].all;
             run(OTHER, &|| {
                 let got = burn(1)?;
-                ensure!(got == (SLOTS as usize, 0), "another user: {got:?}");
+                ensure!(got == (BATCH, 0), "another user: {got:?}");
                 Ok(())
             })?;
             // Three for each slot, and some for indices that the first user has left without a value.
@@ -562,7 +544,7 @@ fn own_budget(ctx: &mut Ctx) -> Result<()> {
             let _rest = Parameter::set(REST, "0")?;
             run(GREEDY, &|| {
                 let got = burn(10)?;
-                ensure!(got == (10 * SLOTS as usize, 0), "after the rest: {got:?}");
+                ensure!(got == (10 * BATCH, 0), "after the rest: {got:?}");
                 Ok(())
             })
         })();

@@ -7,7 +7,7 @@ use crate::buf::Buf;
 use crate::harness::{skip, Ctx, Test};
 use crate::lanes::{Lanes, LANES, WRITTEN};
 use crate::op::{self, iov};
-use crate::pair::{Remote, Side, LOCAL, LONG, REMOTE};
+use crate::pair::{key_entries, Remote, Side, LOCAL, LONG, REMOTE};
 use anyhow::{ensure, Context, Result};
 use kfabric_uapi::*;
 
@@ -278,14 +278,8 @@ fn rules(ctx: &mut Ctx) -> Result<()> {
     let buf = Buf::new(4096)?;
     let region = side.reg(&buf, LOCAL | REMOTE)?.handle;
     let slots = side.dev.key_alloc(region, COUNT)?;
-    let entry = |slot: &u64| KeyEntry {
-        slot: *slot,
-        length: 4096,
-        access: KFI_REMOTE_READ,
-        ..Default::default()
-    };
     for flags in [0, KFI_KEY_ORDERED] {
-        let mut entries: Vec<_> = slots.iter().map(entry).collect();
+        let mut entries = key_entries(&slots, 4096, KFI_REMOTE_READ);
         let mut call = KeyAssignMany {
             flags: flags | KFI_KEY_SINGLE_USE,
             entries: entries.as_mut_ptr() as u64,

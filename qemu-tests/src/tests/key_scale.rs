@@ -12,7 +12,7 @@ use super::refused;
 use crate::buf::pattern64;
 use crate::harness::{skip, Ctx, Test, LONG};
 use crate::lanes::{Lanes, LANES};
-use crate::pair::{Remote, Side, LOCAL, REMOTE};
+use crate::pair::{key_entries, Remote, Side, LOCAL, REMOTE};
 use crate::raw::Dev;
 use crate::sys::{self, Map};
 use anyhow::{bail, ensure, Context, Result};
@@ -450,13 +450,7 @@ fn burn(ctx: &mut Ctx) -> Result<()> {
         let slots = side.dev.key_alloc(region, burst)?;
         let mut count = 0;
         while Instant::now() < until {
-            let entry = |slot: &u64| KeyEntry {
-                slot: *slot,
-                length: PAGE,
-                access: REMOTE,
-                ..Default::default()
-            };
-            let mut entries: Vec<_> = slots.iter().map(entry).collect();
+            let mut entries = key_entries(&slots, PAGE, REMOTE);
             assign_all(&side.dev, &mut entries).with_context(|| format!("after {count} keys"))?;
             let keys: Vec<_> = entries.iter().map(|e| e.key).collect();
             // Before the keys end: the recorded times are too early, which allows less.

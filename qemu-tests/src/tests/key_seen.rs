@@ -10,7 +10,7 @@ use crate::buf::Buf;
 use crate::harness::leaks::vm_pin;
 use crate::harness::trace::Trace;
 use crate::harness::{caps, guest, skip, Ctx, Test, ONE};
-use crate::pair::{Side, LOCAL, REMOTE};
+use crate::pair::{key_entries, Side, LOCAL, REMOTE};
 use crate::sys::{self, uffd, Map};
 use anyhow::{bail, ensure, Context, Result};
 use kfabric_uapi::*;
@@ -276,13 +276,7 @@ fn counted(ctx: &mut Ctx) -> Result<()> {
     let region = side.reg(&buf, LOCAL | REMOTE)?.handle;
     let slots = dev.key_alloc(region, 64)?;
     let batch = || -> Result<()> {
-        let entry = |slot: &u64| KeyEntry {
-            slot: *slot,
-            length: PAGE,
-            access: REMOTE,
-            ..Default::default()
-        };
-        let mut entries: Vec<_> = slots.iter().map(entry).collect();
+        let mut entries = key_entries(&slots, PAGE, REMOTE);
         let got = dev.key_assign_many(&mut entries)?;
         ensure!(got == (64, 0), "assigned: {got:?}");
         Ok(())
