@@ -281,11 +281,11 @@
 #define KFI_EQ_SIZE_MAX (1ULL << 16)
 
 /*
- * Flag of struct kfi_domain_open: no value of the domain's keys is issued twice while the domain exists.
+ * Flag of struct kfi_domain_open: the rule of KFI_EP_STRICT_KEYS for all protection groups of the domain.
  *
- * The rule of KFI_EP_STRICT_KEYS, for the keys of the domain's own regions, of each auth key
- * and of each endpoint with KFI_EP_OWN_KEYS. Values issued since the auth key or the endpoint
- * was first used on the domain count for its keys.
+ * The domain's own regions are a group, and so are the objects of each auth key, as long as there are
+ * some, and each endpoint with KFI_EP_OWN_KEYS. A group gets no value that any key of the host has
+ * had since the group was created.
  */
 #define KFI_DOMAIN_STRICT_KEYS 1
 

@@ -133,9 +133,13 @@ impl Domain {
         Self::make(fabric, name, auth, KeyValues::Again, false)
     }
 
-    /// As [`Domain::open_with`]. No value of the domain's keys is issued twice while the domain exists:
-    /// those of its own regions, of each auth key, and of each endpoint with keys of its own. If the
-    /// device offers no other value, an assignment fails (`ENOSPC`).
+    /// As [`Domain::open_with`]. No protection group of the domain gets a value that any key of the host has
+    /// had since the group was created. The domain's own regions are a group, and so are the objects of each
+    /// auth key, as long as there are some, and each endpoint with keys of its own. If the device offers no
+    /// other value, an assignment fails (`ENOSPC`). Endpoints with [`EpAttr::reuse_values`] have values of
+    /// their own.
+    ///
+    /// [`EpAttr::reuse_values`]: crate::ep::endpoint::EpAttr::reuse_values
     pub fn open_strict(
         fabric: &Arc<Fabric>,
         name: &str,

@@ -80,10 +80,12 @@ impl Fabric {
         self.open_domain(info.domain(), Some(key), 0)
     }
 
-    /// Like [`Fabric::domain`], or with an auth key like [`Fabric::domain_under`]. No value of the
-    /// domain's keys is issued twice while the domain exists (`KFI_DOMAIN_STRICT_KEYS`). If the
-    /// device offers no other value, the allocation or assignment of a key fails with `ENOSPC`; a
-    /// program that opens another domain can have values again.
+    /// Like [`Fabric::domain`], or with an auth key like [`Fabric::domain_under`]. No protection group
+    /// of the domain gets a value that any key of the host has had since the group was created
+    /// (`KFI_DOMAIN_STRICT_KEYS`). The domain's own regions are a group, and so are the objects of each
+    /// auth key, as long as there are some, and each endpoint with keys of its own. If the device
+    /// offers no other value, the allocation or assignment of a key fails with `ENOSPC`; a program
+    /// that opens another domain can have values again.
     ///
     /// # Errors
     ///
