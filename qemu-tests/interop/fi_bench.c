@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 /*
- * fi_bench PROVIDER TYPE DOMAIN ADDRESS: messages and one-sided transfers between two endpoints of a
+ * fi_bench PROVIDER TYPE DOMAIN ADDRESS [ROUNDS]: messages and one-sided transfers between two endpoints of a
  * libfabric provider, and registrations of memory, by libfabric's public calls. TYPE is msg or rdm. One thread owns both ends and
  * polls both queues, so the figures compare the ways of an operation through provider and kernel.
  * DOMAIN and ADDRESS may be "-" for a provider without addresses.
  *
- * Prints a line "VALUE UNIT CASE" for each figure.
+ * Prints a line "VALUE UNIT CASE" for each figure. With a further argument, a number of rounds, it makes
+ * only so many messages and then so many writes of 8 B. Before and after each of both it prints a line and
+ * waits for one, so that a profiler can trace what lies between.
  */
 #include <sched.h>
 #include <stdint.h>
@@ -301,6 +303,23 @@ static void registration(size_t len, int rounds)
 	fflush(stdout);
 }
 
+/* Prints a line, and waits for one. */
+static void say(const char *line)
+{
+	puts(line);
+	fflush(stdout);
+	if (getchar() == EOF)
+		exit(1);
+}
+
+static void held(enum kind kind, int rounds)
+{
+	run(kind, 8, 20, 1);
+	say("warm");
+	run(kind, 8, rounds, 1);
+	say("done");
+}
+
 int main(int argc, char **argv)
 {
 	struct fi_info *hints = fi_allocinfo();
@@ -310,7 +329,7 @@ int main(int argc, char **argv)
 	} sizes[] = { { 8, 200 }, { 1 << 10, 100 }, { 4 << 10, 100 }, { 64 << 10, 20 },
 		      { 1 << 20, 4 }, { 4 << 20, 2 } };
 
-	if (argc != 5 || !hints)
+	if ((argc != 5 && argc != 6) || !hints)
 		return 2;
 	rdm = !strcmp(argv[2], "rdm");
 	hints->ep_attr->type = rdm ? FI_EP_RDM : FI_EP_MSG;
@@ -330,6 +349,11 @@ int main(int argc, char **argv)
 	CHECK(fi_fabric(info->fabric_attr, &fabric, NULL));
 	CHECK(fi_domain(fabric, info, &domain, NULL));
 	join();
+	if (argc == 6) {
+		held(MESSAGE, atoi(argv[5]));
+		held(WRITE, atoi(argv[5]));
+		return 0;
+	}
 	for (enum kind kind = MESSAGE; kind <= READ; kind++) {
 		if (kind == TAGGED && !rdm)
 			continue;

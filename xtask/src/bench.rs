@@ -52,7 +52,7 @@ pub struct Args {
     #[arg(long)]
     pub real_time: bool,
     /// Print instead a profile from a trace of every instruction: of `keys`, of `reg`istrations,
-    /// of operations in the `kernel`, or of requests of `blk`.
+    /// of operations in the `kernel`, of requests of `blk`, or of messages of `libfabric`.
     #[arg(long, conflicts_with_all = ["report", "real_time", "cpus", "against", "write", "from"])]
     pub profile: bool,
     /// Kill the guest after this many seconds.

@@ -4,10 +4,11 @@
 //!
 //! `interop/fi_bench.c` runs once for each provider, on node 1, which is both ends.
 
+use super::profile::held;
 use super::{build, Figure};
-use crate::harness::Ctx;
+use crate::harness::{Ctx, Env};
 use anyhow::{ensure, Context, Result};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 /// A provider of libfabric, and the kernel provider or device below it.
@@ -26,15 +27,22 @@ struct Provider<'a> {
 type Line = (String, f64, String);
 
 impl Provider<'_> {
-    fn measure(&self, program: &Path) -> Result<Vec<Line>> {
-        let out = Command::new(program)
+    fn command(&self, program: &Path) -> Command {
+        let mut command = Command::new(program);
+        command
             .args([self.name, self.kind, self.domain, self.address])
             .env("FI_PROVIDER_PATH", "/kfi/bin")
             .env("FI_KFABRIC_RINGS", self.rings)
             // ofi_rxm opens a queue for this many peers, by default for more than rxe's have room.
             .env("FI_UNIVERSE_SIZE", "4")
             // verbs keeps closed registrations for the next one of the same memory; the plug-in does not.
-            .env("FI_MR_CACHE_MAX_COUNT", "0")
+            .env("FI_MR_CACHE_MAX_COUNT", "0");
+        command
+    }
+
+    fn measure(&self, program: &Path) -> Result<Vec<Line>> {
+        let out = self
+            .command(program)
             .stdin(Stdio::null())
             .output()
             .with_context(|| format!("starting {}", program.display()))?;
@@ -53,11 +61,36 @@ fn parse(line: &str) -> Result<Line> {
     Ok((next()?.to_owned(), value, unit))
 }
 
+/// Builds the program in the guest. Returns its path.
+fn program() -> Result<PathBuf> {
+    let source = include_str!("../../interop/fi_bench.c");
+    build("fi_bench", source, &["-lfabric"])
+}
+
+/// Traces messages and writes of 8 B over kverbs and over libfabric's own verbs.
+pub(super) fn profile(env: &Env) -> Result<()> {
+    const ROUNDS: usize = 100;
+    let program = program()?;
+    for (name, column) in [("kfabric", "kverbs"), ("verbs", "verbs")] {
+        let provider = Provider {
+            name,
+            kind: "msg",
+            domain: &env.dev,
+            address: &env.addr.to_string(),
+            rings: "0",
+        };
+        let mut command = provider.command(&program);
+        command.arg(ROUNDS.to_string());
+        let traces = [format!("{column}-message"), format!("{column}-write")];
+        held(&mut command, ROUNDS, &traces).context(column)?;
+    }
+    Ok(std::fs::remove_file(program)?)
+}
+
 /// Measures messages, one-sided transfers and registrations of the plug-in and of libfabric's own providers.
 pub(super) fn run(ctx: &mut Ctx) -> Result<()> {
     if ctx.first() {
-        let source = include_str!("../../interop/fi_bench.c");
-        let program = build("fi_bench", source, &["-lfabric"])?;
+        let program = program()?;
         let (dev, addr) = (ctx.env.dev.clone(), ctx.env.addr.to_string());
         let rxe = |name, kind| Provider {
             name,

@@ -62,34 +62,39 @@ fn count(name: &str, count: usize, f: impl FnOnce() -> Result<()>) -> Result<()>
     traced(name, || f().map(|()| count))
 }
 
-/// Traces registering and deregistering through verbs, in a program that waits at the right places.
-fn registering(env: &Env, size: &Size) -> Result<()> {
-    let mut child = Command::new(verbs_reg()?)
-        .args([
-            &*env.dev,
-            &size.len.to_string(),
-            &size.rounds.to_string(),
-            "held",
-        ])
+/// Runs a program that prints `warm` before each of its parts and `done` after it, and waits for a line
+/// after both. Makes a trace of `rounds` things of each part.
+pub(super) fn held(program: &mut Command, rounds: usize, names: &[String]) -> Result<()> {
+    let mut child = program
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .spawn()?;
     let mut orders = child.stdin.take().context("no input")?;
     let mut said = BufReader::new(child.stdout.take().context("no output")?).lines();
     let mut next = |wanted: &str| -> Result<()> {
-        let line = said.next().context("verbs_reg ended")??;
-        ensure!(line == wanted, "verbs_reg says {line:?}");
+        let line = said.next().context("the program ended")??;
+        ensure!(line == wanted, "the program says {line:?}");
         Ok(())
     };
-    next("warm")?;
-    let name = format!("register{}", size.suffix);
-    count(&name, size.rounds as usize, || {
+    for name in names {
+        next("warm")?;
+        count(name, rounds, || {
+            orders.write_all(b"\n")?;
+            next("done")
+        })?;
         orders.write_all(b"\n")?;
-        next("done")
-    })?;
-    orders.write_all(b"\n")?;
-    ensure!(child.wait()?.success(), "verbs_reg failed");
+    }
+    ensure!(child.wait()?.success(), "the program failed");
     Ok(())
+}
+
+/// Traces registering and deregistering through verbs, in a program that waits at the right places.
+fn registering(env: &Env, size: &Size) -> Result<()> {
+    let rounds = size.rounds.to_string();
+    let mut program = Command::new(verbs_reg()?);
+    program.args([&*env.dev, &size.len.to_string(), &rounds, "held"]);
+    let name = format!("register{}", size.suffix);
+    held(&mut program, size.rounds as usize, &[name])
 }
 
 /// Traces keys, one at a time and in batches.
@@ -211,11 +216,12 @@ fn all_keys(env: &Env) -> Result<()> {
 type Profile = fn(&Env) -> Result<()>;
 
 /// Every profile.
-const PROFILES: [(&str, Profile); 4] = [
+const PROFILES: [(&str, Profile); 5] = [
     ("keys", all_keys),
     ("reg", regions),
     ("kernel", loops),
     ("blk", super::blk::profile),
+    ("libfabric", super::libfabric::profile),
 ];
 
 /// Runs profiles by name, or all, on both nodes; node 1 is traced.
