@@ -10,6 +10,7 @@ pub mod net;
 mod raw;
 pub mod ring;
 pub mod steps;
+pub(crate) mod uaccess;
 pub mod wait;
 pub mod wq;
 

@@ -6,10 +6,7 @@
 use kernel::{
     page::PAGE_SIZE,
     prelude::*,
-    uaccess::{
-        UserPtr,
-        UserSlice, //
-    }, //
+    uaccess::UserPtr, //
 };
 use zerocopy::{
     FromBytes,
@@ -22,6 +19,7 @@ use crate::{
         CopyPlan,
         SizeError, //
     },
+    sys::uaccess,
     uapi::Ioctl,
 };
 
@@ -38,16 +36,12 @@ fn ptr(addr: u64) -> Result<UserPtr> {
 
 /// Copies `out.len()` bytes in.
 pub(super) fn read_bytes(addr: u64, out: &mut [u8]) -> Result {
-    UserSlice::new(ptr(addr)?, out.len())
-        .reader()
-        .read_slice(out)
+    uaccess::read(ptr(addr)?, out)
 }
 
 /// Copies bytes out.
 pub(super) fn write_bytes(addr: u64, data: &[u8]) -> Result {
-    UserSlice::new(ptr(addr)?, data.len())
-        .writer()
-        .write_slice(data)
+    uaccess::write(ptr(addr)?, data)
 }
 
 /// Checks that the caller's bytes from `addr` on are zero.
