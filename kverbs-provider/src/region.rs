@@ -387,17 +387,19 @@ impl Region {
     /// Context: any.
     #[inline(always)]
     pub(crate) fn single_sge(&self, group: &Arc<Group>, offset: usize, len: usize) -> Option<Sge> {
-        let [piece] = &self.pieces[..] else {
-            return None;
-        };
-        let inside = len != 0 && offset < piece.len && len <= piece.len - offset;
+        let pieces: &[Piece] = &self.pieces;
+        let next = pieces.partition_point(|piece| piece.start + piece.len <= offset);
+        let piece = pieces.get(next)?;
+        // Pieces have no gaps, so this one begins at or before the offset, and ends after it.
+        let into = offset - piece.start;
+        let inside = len != 0 && len <= piece.len - into;
         let lkey = match piece.lkey {
             None => group.lkey(),
             Some(lkey) if Arc::ptr_eq(&self.group, group) => lkey,
             Some(_) => return None,
         };
         // CAST: No operation is longer than 2^31 bytes.
-        inside.then(|| Sge::new(piece.addr + offset as u64, len as u32, lkey))
+        inside.then(|| Sge::new(piece.addr + into as u64, len as u32, lkey))
     }
 
     /// Calls `each` with the scatter entries for [offset, offset + len), which lies inside, for an

@@ -49,12 +49,17 @@ pub(crate) fn submit(file: &File, call: &mut Submit) -> Result<Undo> {
         return Err(EINVAL);
     }
     let ep = file.handles.ep(call.ep)?;
-    let mut entries = [OpEntry::default(); BATCH];
+    // Most calls have one entry, for which room for a batch would only be zeroed.
+    let (mut one, mut many) = ([OpEntry::default()], None);
+    let entries: &mut [OpEntry] = match count {
+        1 => &mut one,
+        _ => many.insert([OpEntry::default(); BATCH]),
+    };
     let mut last = None;
     let mut done = 0;
     let mut result = Ok(());
     while done < count && result.is_ok() {
-        let part = BATCH.min(count - done);
+        let part = entries.len().min(count - done);
         let at = user::entry_at(call.ops, call.entry_size, done);
         result = user::read_bytes(at, entries[..part].as_mut_bytes());
         if result.is_err() {
