@@ -134,6 +134,15 @@ void kverbs_loop_free(struct kverbs_loop *loop);
  */
 bool kverbs_destroy_qp(struct ib_qp *qp, struct ib_cq *cq, bool flushes);
 
+/*
+ * Allocates a completion queue whose completions (struct ib_cqe) a worker handles, or a soft interrupt
+ * with @softirq (with PREEMPT_RT a worker). kverbs_free_cq() frees it. Callers do not use cq->cq_context.
+ * May sleep.
+ */
+struct ib_cq *kverbs_alloc_cq(struct ib_device *dev, int cqe, bool softirq, const char *caller);
+/* Frees a completion queue without a queue pair, and waits for its handlers. May sleep. */
+void kverbs_free_cq(struct ib_cq *cq);
+
 /* Mappings of memory. The device reads, and if @writes, it also writes. */
 bool kverbs_uses_virt_dma(struct ib_device *dev);
 u64 kverbs_dma_map_page(struct ib_device *dev, struct page *page, unsigned long offset,

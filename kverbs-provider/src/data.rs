@@ -184,9 +184,12 @@ impl<H: Owner> DataPath<H> {
         {
             let mut tx = self.tx.lock();
             tx.qp = Some(qp.clone());
+            tx.may_sleep = qp.may_sleep();
             tx.inject = Some(inject);
         }
-        self.rx.lock().qp = Some(qp.clone());
+        let mut rx = self.rx.lock();
+        rx.may_sleep = qp.may_sleep();
+        rx.qp = Some(qp.clone());
     }
 
     /// Returns whether the device accepted only a part of an operation. No completion reports its

@@ -7,7 +7,7 @@
  *
  * Prints a line "VALUE UNIT CASE" for each figure. With a further argument, a number of rounds, it makes
  * only so many messages and then so many writes of 8 B. Before and after each of both it prints a line and
- * waits for one, so that a profiler can trace what lies between.
+ * waits for one, so that a profiler can trace them.
  */
 #include <sched.h>
 #include <stdint.h>

@@ -95,6 +95,7 @@ pub mod pmem_verbs;
 pub mod programs;
 pub mod promises;
 pub mod queues;
+pub mod queues_busy;
 pub mod rma;
 pub mod shares;
 pub mod shm;
@@ -162,6 +163,7 @@ pub fn all() -> Vec<Test> {
         conformance::TESTS,
         rma::TESTS,
         queues::TESTS,
+        queues_busy::TESTS,
         cm::TESTS,
         memory::TESTS,
         missing_pages::TESTS,

@@ -60,7 +60,7 @@ void kfi_forget(void);
 struct sockaddr_in *kfi_source(void);
 
 extern const struct way kfi_way;
-/* Completions are polled by a worker of the RDMA core, as with kverbs. */
+/* Completions are polled by a worker of the RDMA core, as over kverbs for a queue with a handler. */
 extern const struct way core_way;
 /* The loop polls the device's queue itself. */
 extern const struct way raw_way;

@@ -188,4 +188,10 @@ impl EndpointSink for Shared {
     fn rings(&self) -> Option<Arc<Offer>> {
         self.rings.clone()
     }
+
+    fn completes_anywhere(&self) -> bool {
+        let has_handler =
+            |queue: &SetOnce<BoundCq>| queue.as_ref().is_some_and(|bound| bound.cq.has_handler());
+        !has_handler(&self.tx) && !has_handler(&self.rx)
+    }
 }

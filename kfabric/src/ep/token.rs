@@ -152,6 +152,12 @@ impl OpToken {
         self.finish(outcome, true)
     }
 
+    /// As [`OpToken::complete_sleeping`] with `may_sleep`, otherwise as [`OpToken::complete`].
+    #[inline]
+    pub fn complete_where(mut self, outcome: Outcome, may_sleep: bool) {
+        self.finish(outcome, may_sleep)
+    }
+
     #[inline]
     fn finish(&mut self, outcome: Outcome, may_sleep: bool) {
         self.done = true;

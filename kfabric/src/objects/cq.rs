@@ -130,6 +130,11 @@ impl Cq {
         self.account.capacity()
     }
 
+    /// Returns whether a handler is called for each entry.
+    pub(crate) fn has_handler(&self) -> bool {
+        self.handler.is_some()
+    }
+
     pub(crate) fn ring(&self) -> &RingMem {
         &self.ring
     }

@@ -63,6 +63,7 @@ use crate::{
         dma::DmaBuf,
         qp::{
             Completions,
+            Handling,
             QpEvent,
             QueuePair, //
         },
@@ -301,7 +302,7 @@ impl<H: Owner> Channel<H> {
         let group = self.conn.group();
         let buf = DmaBuf::new(live, group.device().ib(), BUFFER)?;
         let pd = Arc::new(group.pd()?.beside(live)?, GFP_KERNEL_ACCOUNT)?;
-        let qp = QueuePair::new(live, &pd, self, SIZE, port)?;
+        let qp = QueuePair::new(live, &pd, self, SIZE, port, Handling::Worker)?;
         let param = ConnParam {
             // No side reads.
             responder_resources: 0,

@@ -68,6 +68,7 @@ use crate::{
         memcg::MemCgroup,
         qp::{
             Completions,
+            Handling,
             QpEvent,
             QpSize,
             QueuePair, //
@@ -516,7 +517,12 @@ impl Connection {
         };
         let size = this.data.size();
         let inject = DmaBuf::new(&live, this.device.ib(), size.tx as usize * INJECT_SIZE)?;
-        let qp = QueuePair::new(&live, &this.group.pd()?, this, size, port)?;
+        let sink = ctl.sink.as_ref();
+        let handling = match sink.is_some_and(|sink| sink.completes_anywhere()) {
+            true => Handling::SoftIrq,
+            false => Handling::Worker,
+        };
+        let qp = QueuePair::new(&live, &this.group.pd()?, this, size, port, handling)?;
         if this.is_iwarp() && ctl.offered.is_some() {
             qp.expect_greeting()?;
         }

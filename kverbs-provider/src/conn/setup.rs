@@ -32,6 +32,7 @@ use crate::{
             REJ_CONSUMER, //
         },
         qp::{
+            Handling,
             QpSize,
             QueuePair, //
         }, //
@@ -83,7 +84,9 @@ impl Connection {
                 if this.is_iwarp() {
                     let port = this.device.ports().next().ok_or(ENODEV)?;
                     let pd = this.group().pd()?;
-                    ctl.hello_qp = Some(QueuePair::new(&live, &pd, this, QpSize::LEAST, port)?);
+                    let (size, handling) = (QpSize::LEAST, Handling::Worker);
+                    let qp = QueuePair::new(&live, &pd, this, size, port, handling)?;
+                    ctl.hello_qp = Some(qp);
                 }
                 ctl.handshake = Some(Handshake::new(proof, data)?);
             }

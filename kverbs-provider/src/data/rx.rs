@@ -35,6 +35,8 @@ use kfabric::{
 /// State of the receive side.
 pub(super) struct Rx<H: Owner> {
     pub(super) qp: Option<QueuePair<H>>,
+    /// True if consumers' handlers may sleep.
+    pub(super) may_sleep: bool,
     pub(super) slots: KVVec<Option<Kept>>,
     free: KVVec<u32>,
 }
@@ -50,6 +52,7 @@ impl<H: Owner> Rx<H> {
         }
         Ok(Self {
             qp: None,
+            may_sleep: false,
             slots,
             free: all_free(n)?,
         })
@@ -88,14 +91,15 @@ impl<H: Owner> DataPath<H> {
     /// Handles the completion of a receive. Returns the errno with which the connection must end,
     /// if it must.
     ///
-    /// Context: process. Locking: none held.
+    /// Context: process if the queue pair's handlers may sleep, otherwise any. Locking: none held.
     pub(crate) fn received(&self, slot: u32, wc: &Wc) -> Option<u32> {
         let mut guard = self.rx.lock();
         let rx = &mut *guard;
         let token = rx.slots.get_mut(slot as usize)?.take()?.into_inner();
         let _ = rx.free.push_within_capacity(slot);
+        let may_sleep = rx.may_sleep;
         drop(guard);
-        token.complete_sleeping(Outcome {
+        let outcome = Outcome {
             err: errno::of_receive(wc.status),
             prov_errno: wc.status,
             len: u64::from(wc.byte_len),
@@ -103,7 +107,8 @@ impl<H: Owner> DataPath<H> {
             olen: 0,
             imm: wc.imm,
             remote_write: wc.remote_write,
-        });
+        };
+        token.complete_where(outcome, may_sleep);
         self.fatal_unless_ended(wc.status)
     }
 }

@@ -112,6 +112,8 @@ type Deferred = Held<KVVec<Option<Waiting>>>;
 /// State of the transmit side.
 pub(super) struct Tx<H: Owner> {
     pub(super) qp: Option<QueuePair<H>>,
+    /// True if consumers' handlers may sleep.
+    pub(super) may_sleep: bool,
     /// True while operations may be posted.
     pub(super) open: bool,
     /// True if the device accepted only a part of an operation.
@@ -164,6 +166,7 @@ impl<H: Owner> Tx<H> {
         }
         Ok(Self {
             qp: None,
+            may_sleep: false,
             open: false,
             torn: false,
             slots,
@@ -483,7 +486,7 @@ impl<H: Owner> DataPath<H> {
     /// Handles the completion of a work request of the transmit side. Returns the errno with which
     /// the connection must end, if it must.
     ///
-    /// Context: process. Locking: none held.
+    /// Context: process if the queue pair's handlers may sleep, otherwise any. Locking: none held.
     pub(crate) fn sent(
         &self,
         owner: ArcBorrow<'_, H>,
@@ -518,20 +521,22 @@ impl<H: Owner> DataPath<H> {
         if code == status::FLUSH {
             verdict = tx.verdict.take();
         }
+        let may_sleep = tx.may_sleep;
         drop(guard);
         local::unmap_lent(&self.device, &mut token);
-        token.complete_sleeping(Outcome {
+        let outcome = Outcome {
             err: verdict.unwrap_or_else(|| errno::of_status(code)),
             prov_errno: code,
             ..Outcome::default()
-        });
+        };
+        token.complete_where(outcome, may_sleep);
         fatal(code)
     }
 
     /// Handles the completion of the probe. Returns the errno with which the connection must end,
     /// if it must.
     ///
-    /// Context: process. Locking: none held.
+    /// Context: any. Locking: none held.
     pub(crate) fn probed(&self, wc: &Wc) -> Option<u32> {
         self.tx.lock().probing = false;
         self.fatal_unless_ended(wc.status)

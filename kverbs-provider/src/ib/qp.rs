@@ -71,26 +71,35 @@ pub(crate) enum QpEvent {
     Established,
 }
 
+/// The context in which a queue pair's completions are handled.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Handling {
+    /// A worker of the RDMA core: handlers may sleep.
+    Worker,
+    /// A soft interrupt, or a worker with PREEMPT_RT. Handlers must not sleep.
+    SoftIrq,
+}
+
 /// Handler of a queue pair's completions.
 pub(crate) trait Completions: Send + Sync + Sized + 'static {
     /// Handles the end of a work request of a send slot.
     ///
-    /// Context: process. Calls for one queue pair do not overlap.
+    /// Context: as the queue pair's [`Handling`]. Calls for one queue pair do not overlap.
     fn sent(this: ArcBorrow<'_, Self>, slot: u32, last: bool, wc: &Wc);
 
     /// Handles the end of a receive.
     ///
-    /// Context: process. Calls for one queue pair do not overlap.
+    /// Context: as the queue pair's [`Handling`]. Calls for one queue pair do not overlap.
     fn received(this: ArcBorrow<'_, Self>, slot: u32, wc: &Wc);
 
     /// Handles the end of the receive for the greeting ([`QueuePair::post_greeting`]).
     ///
-    /// Context: process. Calls for one queue pair do not overlap.
+    /// Context: as the queue pair's [`Handling`]. Calls for one queue pair do not overlap.
     fn greeted(this: ArcBorrow<'_, Self>, wc: &Wc);
 
     /// Handles the end of the probe, or of the greeting.
     ///
-    /// Context: process. Calls for one queue pair do not overlap.
+    /// Context: as the queue pair's [`Handling`]. Calls for one queue pair do not overlap.
     fn probed(this: ArcBorrow<'_, Self>, wc: &Wc);
 
     /// Handles an asynchronous event of the queue pair. The handler may only schedule work.
@@ -171,6 +180,7 @@ struct Core<H: Completions> {
     cq: NonNull<raw::ib_cq>,
     slots: KVVec<Slot<H>>,
     size: QpSize,
+    handling: Handling,
     /// True if the device's protocol is iWARP.
     iwarp: bool,
     /// Number of steps of [`QueuePair::connect`] that succeeded.
@@ -215,7 +225,7 @@ unsafe extern "C" fn done<H: Completions>(_cq: *mut raw::ib_cq, wc: *mut raw::ib
     // The union's 8 bytes are the posted pointer.
     let slot = raw.__bindgen_anon_1.bindgen_union_field as *const Slot<H>;
     // SAFETY: By the caller's contract it points to a slot of a live `Core`. `Core` is freed only
-    // after `ib_free_cq()`, which waits for running handlers.
+    // after `kverbs_free_cq()`, which waits for running handlers.
     let slot = unsafe { &*slot };
     // SAFETY: By the invariant of `Core`, an `Arc` keeps the handler alive.
     let handler = unsafe { ArcBorrow::from_raw(slot.handler) };
@@ -264,6 +274,7 @@ impl<H: Completions> QueuePair<H> {
         handler: &Arc<H>,
         size: QpSize,
         port: u32,
+        handling: Handling,
     ) -> Result<Self> {
         if size.sge as usize > MAX_SGE {
             return Err(EINVAL);
@@ -285,11 +296,10 @@ impl<H: Completions> QueuePair<H> {
         // a flush: the completion queue never overflows.
         // SAFETY: The device is registered, as `live` proves; the name is static.
         let cq = from_err_ptr(unsafe {
-            raw::__ib_alloc_cq_any(
+            raw::kverbs_alloc_cq(
                 pd.device().as_ptr(),
-                core::ptr::null_mut(),
                 (send + receive) as c_int,
-                raw::ib_poll_context_IB_POLL_WORKQUEUE,
+                handling == Handling::SoftIrq,
                 CALLER.as_char_ptr(),
             )
         })?;
@@ -318,7 +328,7 @@ impl<H: Completions> QueuePair<H> {
             Ok(qp) => qp,
             Err(e) => {
                 // SAFETY: The completion queue was created above, and no queue pair uses it.
-                unsafe { raw::ib_free_cq(cq) };
+                unsafe { raw::kverbs_free_cq(cq) };
                 return Err(e);
             }
         };
@@ -331,6 +341,7 @@ impl<H: Completions> QueuePair<H> {
             cq,
             slots,
             size,
+            handling,
             iwarp: pd.device().is_iwarp(),
             steps: AtomicUsize::new(0),
             broken: AtomicBool::new(false),
@@ -399,6 +410,11 @@ impl<H: Completions> QueuePair<H> {
             return Err(e);
         }
         Ok(qp)
+    }
+
+    /// Returns whether the handlers of completions may sleep.
+    pub(crate) fn may_sleep(&self) -> bool {
+        self.0.handling == Handling::Worker
     }
 
     /// Returns the queue pair's number, for the connection manager.

@@ -63,7 +63,7 @@ fn count(name: &str, count: usize, f: impl FnOnce() -> Result<()>) -> Result<()>
 }
 
 /// Runs a program that prints `warm` before each of its parts and `done` after it, and waits for a line
-/// after both. Makes a trace of `rounds` things of each part.
+/// after both. Makes a trace of `rounds` operations of each part.
 pub(super) fn held(program: &mut Command, rounds: usize, names: &[String]) -> Result<()> {
     let mut child = program
         .stdin(Stdio::piped())

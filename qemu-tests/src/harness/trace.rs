@@ -52,9 +52,39 @@ impl Trace {
     ///
     /// If it cannot be read.
     pub fn events(&self, name: &str) -> Result<Vec<String>> {
+        Ok(self
+            .lines(name)?
+            .into_iter()
+            .map(|(_, text)| text)
+            .collect())
+    }
+
+    /// Returns the kernel's text of each event called `name` that came in a soft interrupt.
+    ///
+    /// # Errors
+    ///
+    /// If it cannot be read.
+    pub fn events_in_soft_interrupt(&self, name: &str) -> Result<Vec<String>> {
+        // The context is the third of the flags before the time (Documentation/trace/ftrace.rst).
+        let soft = |place: &str| {
+            let flags = place.split_whitespace().rev().nth(1);
+            flags.and_then(|flags| flags.chars().nth(2)) == Some('s')
+        };
+        let lines = self.lines(name)?.into_iter();
+        Ok(lines
+            .filter(|(place, _)| soft(place))
+            .map(|(_, text)| text)
+            .collect())
+    }
+
+    /// Returns the start (task, processor, flags, time) and the text of each event called `name`.
+    fn lines(&self, name: &str) -> Result<Vec<(String, String)>> {
         let text = std::fs::read_to_string(self.dir.join("trace"))?;
         let marker = format!(" {name}: ");
-        let of = |line: &str| Some(line.split_once(&marker)?.1.to_owned());
+        let of = |line: &str| {
+            let (place, text) = line.split_once(&marker)?;
+            Some((place.to_owned(), text.to_owned()))
+        };
         Ok(text.lines().filter_map(of).collect())
     }
 }

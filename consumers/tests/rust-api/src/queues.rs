@@ -1,24 +1,36 @@
 // SPDX-License-Identifier: GPL-2.0
 //! Tests of completion queues, counters, handlers: each operation completes exactly once (P9).
 
+use core::sync::atomic::{
+    AtomicU32,
+    Ordering, //
+};
 use kernel::{
     bindings,
     prelude::*,
+    sync::Arc,
     time::{
         delay::fsleep,
         Delta, //
     }, //
 };
 use kfabric::{
-    base::errno::enotconn,
+    base::{
+        errno::enotconn,
+        name::name_str, //
+    },
     ep::{
         LocalMem,
         Post, //
     },
     key::Key,
-    objects::cntr::{
-        Cntr,
-        Counts, //
+    objects::{
+        cntr::{
+            Cntr,
+            Counts, //
+        },
+        cq::CqHandler,
+        waiter::Waiter, //
     },
     op::OpKind,
     uapi::*,
@@ -38,6 +50,7 @@ use crate::{
         Wanted, //
     },
     station::{
+        self,
         Station,
         PATIENCE, //
     },
@@ -51,6 +64,7 @@ pub(crate) const TESTS: &[Test] = &[
     ("selective_completion", selective),
     ("completion_formats", formats),
     ("handlers_are_called", handlers),
+    ("handlers_of_sleeping_completions_may_sleep", sleeping),
     ("failure_comes_first", failure_first),
 ];
 
@@ -228,6 +242,55 @@ fn handlers(station: &Station) -> Outcome {
     pair.ended()?;
     check_eq!(waiter.calls(), connected + 4);
     Ok(())
+}
+
+/// Handler that sleeps where it may.
+struct Sleepy {
+    waiter: Arc<Waiter>,
+    slept: AtomicU32,
+}
+
+impl CqHandler for Sleepy {
+    fn completed(&self) {
+        self.waiter.wake();
+    }
+
+    fn completed_sleeping(&self) {
+        fsleep(Delta::from_millis(1));
+        self.slept.fetch_add(1, Ordering::Relaxed);
+        self.waiter.wake();
+    }
+}
+
+/// The kernel complains if a provider calls the handler in a context that may not sleep. kverbs always
+/// lets it sleep.
+fn sleeping(station: &Station) -> Outcome {
+    let waiter = station::waiter()?;
+    const ROUNDS: u64 = 10;
+    let handler = Sleepy {
+        waiter: waiter.clone(),
+        slept: AtomicU32::new(0),
+    };
+    let handler = Arc::new(handler, GFP_KERNEL)?;
+    let given = handler.clone();
+    let client = Side::with_handler(station, &Wanted::default(), &[], None, given, waiter)?;
+    let pair = Pair::join(station, client, &[])?;
+    for context in 0..ROUNDS {
+        pair.server
+            .ep
+            .post(plain(OpKind::Recv, context, LocalMem::new()))?;
+        pair.client
+            .ep
+            .post(plain(OpKind::Send, context, LocalMem::new()))?;
+        pair.client.done(context)?;
+        pair.server.done(context)?;
+    }
+    if name_str(&station.info.prov_name)? == "kverbs" {
+        // The last call may be in progress.
+        check!(u64::from(handler.slept.load(Ordering::Relaxed)) >= ROUNDS - 1);
+    }
+    pair.client.ep.shutdown()?;
+    pair.ended()
 }
 
 fn failure_first(station: &Station) -> Outcome {

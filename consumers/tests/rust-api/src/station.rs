@@ -58,7 +58,8 @@ pub(crate) struct Station {
     pub(crate) domain: Arc<Domain>,
     /// Addresses of the device for listeners.
     pub(crate) addrs: KVec<SockAddr>,
-    info: InfoEntry,
+    /// What getinfo tells of the device.
+    pub(crate) info: InfoEntry,
 }
 
 /// Returns whether the address can be listened on without a scope: not an IPv6 link-local address.

@@ -63,6 +63,14 @@ pub trait EndpointSink: Send + Sync {
     fn rings(&self) -> Option<Arc<Offer>> {
         None
     }
+
+    /// Returns whether the endpoint's operations may complete in any context
+    /// ([`OpToken::complete`](crate::ep::OpToken::complete)), because its completion queues have no handlers.
+    /// Final when the endpoint is enabled. Otherwise the provider prefers
+    /// [`OpToken::complete_sleeping`](crate::ep::OpToken::complete_sleeping).
+    fn completes_anywhere(&self) -> bool {
+        false
+    }
 }
 
 /// Receiver of a device's events; the core implements it.
