@@ -28,12 +28,14 @@ pub const TESTS: &[Test] = &[
         module(c, "kfi_test_rust_api", &entry(c)?, "kfi-rust")
     })
     .seconds(30)
-    .on(ONE | NETNS | SHM),
+    .on(ONE | NETNS | SHM)
+    .needs(IMMEDIATE_DATA),
     Test::alone("kernel.c_consumer_module_loaded_passes", |c| {
         module(c, "kfi_test_c_api", &provider(c), "kfi-c")
     })
     .seconds(30)
-    .on(ONE | NETNS | SHM),
+    .on(ONE | NETNS | SHM)
+    .needs(IMMEDIATE_DATA),
     Test::alone("kernel.rust_consumer_of_dax_device_passes", |c| {
         with_dax(c, "kfi_test_rust_api", "kfi-rust", |c, dax| {
             Ok(format!("{} dax={}", entry(c)?, dax.number()))

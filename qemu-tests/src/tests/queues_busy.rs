@@ -4,6 +4,7 @@
 //! endpoints and regions that are closed while operations complete.
 
 use crate::buf::Buf;
+use crate::harness::caps::LATE_RECEIVES;
 use crate::harness::guest::until;
 use crate::harness::trace::Trace;
 use crate::harness::{Ctx, Test};
@@ -34,6 +35,7 @@ pub const TESTS: &[Test] = &[
         "cq.p09_two_readers_of_many_endpoints_see_each_completion_once_in_order",
         two_readers,
     )
+    .needs(LATE_RECEIVES)
     .seconds(20),
     Test::pair(
         "cq.p09_endpoint_closed_amid_completions_completes_each_once",
