@@ -27,6 +27,10 @@ pub(crate) const WIDE_PAGES: u32 = 16384;
 /// for the kernel: 1 GiB with registrations of [`FAST_PAGES`].
 pub(crate) const USER_PIECES: usize = 1024;
 
+/// Time from a group's first moment without key slots until it closes its key queue, unless it has slots
+/// then, in milliseconds.
+pub(crate) const QUEUE_IDLE_MS: u32 = 6000;
+
 /// Delay until a slot tries again to obtain its reserve, in milliseconds, after its revocation
 /// could not.
 pub(crate) const REFILL_MS: u32 = 2;

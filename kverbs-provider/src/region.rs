@@ -39,7 +39,10 @@ use crate::{
         wr::Sge, //
     },
     key::{
-        fast::Registration,
+        fast::{
+            QueueHold,
+            Registration, //
+        },
         full::user_mr,
         group::Group,
         policy::registers_user,
@@ -215,7 +218,7 @@ impl Region {
         (few || !registers_user(ib)).then_some(count)
     }
 
-    fn hold(live: &Live<'_>, group: &Group, mem: &Arc<Memory>) -> Result<(Hold, KVec<Piece>)> {
+    fn hold(live: &Live<'_>, group: &Arc<Group>, mem: &Arc<Memory>) -> Result<(Hold, KVec<Piece>)> {
         let ib = group.device().ib();
         // The request of an iWARP read tells the peer the key of the memory that receives the answer.
         // That must not be the protection domain's, which covers all memory.
@@ -276,10 +279,11 @@ impl Region {
     /// Covers memory with fast registrations. The errors are those of [`Region::cover`].
     fn covered(
         live: &Live<'_>,
-        group: &Group,
+        group: &Arc<Group>,
         mem: &Arc<Memory>,
         access: Access,
     ) -> Result<(Hold, KVec<Piece>)> {
+        let _queue = QueueHold::new(group);
         let (mut all, mut pieces) = (KVec::new(), KVec::new());
         let covered = Self::cover(live, group, mem, access, &mut all, &mut pieces);
         let hold = Hold::Fast(all);

@@ -24,6 +24,8 @@ static QUEUE: ModuleQueue = ModuleQueue::new();
 /// Work queue of items without waiters. A program can cause many, so they have a queue of their
 /// own.
 static SPARE: ModuleQueue = ModuleQueue::new();
+/// Work queue of the end of idle key queues, which may wait for the device.
+static IDLE: ModuleQueue = ModuleQueue::new();
 /// Work queue of the creation and the end of channels, which may wait for memory or for the device.
 static CHANNELS: ModuleQueue = ModuleQueue::new();
 /// Work queue of commits, with one item for each user. Peers cause these items, so they have a queue of
@@ -40,6 +42,7 @@ const COMMITTING: c_int = 4;
 pub(crate) struct WorkQueues {
     _queue: QueueOwner,
     _spare: QueueOwner,
+    _idle: QueueOwner,
     _channels: QueueOwner,
     _commits: QueueOwner,
     _completions: QueueOwner,
@@ -51,6 +54,7 @@ impl WorkQueues {
         Ok(Self {
             _queue: QUEUE.create(c"kverbs", 0)?,
             _spare: SPARE.create(c"kverbs_spare", 1)?,
+            _idle: IDLE.create(c"kverbs_idle", 1)?,
             _channels: CHANNELS.create(c"kverbs_channel", 0)?,
             _commits: COMMITS.create(c"kverbs_commit", COMMITTING)?,
             _completions: COMPLETIONS.create(c"kverbs_durable", 0)?,
@@ -73,7 +77,7 @@ impl Drain {
 
 impl Drop for Drain {
     fn drop(&mut self) {
-        for queue in [&QUEUE, &CHANNELS, &COMMITS, &COMPLETIONS, &SPARE] {
+        for queue in [&QUEUE, &CHANNELS, &COMMITS, &COMPLETIONS, &SPARE, &IDLE] {
             // SAFETY: By the contract of `new` the owner of the queue exists.
             unsafe { queue.flush() };
         }
@@ -93,6 +97,13 @@ pub(crate) fn spare() -> &'static Queue {
     // SAFETY: Keys, the only users, exist only between load and unload, when the queue's owner
     // exists.
     unsafe { SPARE.get() }
+}
+
+/// Returns the queue of the end of idle key queues, which executes one item at a time. Callers use it only
+/// while a protection group of the module exists.
+pub(crate) fn idle() -> &'static Queue {
+    // SAFETY: Groups, the only users, exist only between load and unload, when the queue's owner exists.
+    unsafe { IDLE.get() }
 }
 
 /// Returns the queue of the creation and the end of channels. Callers use it only while an endpoint or a

@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0
 //! Fast registrations (`IB_WR_REG_MR`): the resources that a group's registrations share, and the
 //! chain that executes them.
+//!
+//! A program's group without key slots soon closes its queue ([`QueueHold`]), so that it has no queue pair.
+//! While the group has a slot, the queue stays, so no assignment has to create one.
 
 use core::sync::atomic::{
     AtomicBool,
@@ -36,7 +39,7 @@ use kfabric::memory::Memory;
 
 /// Resources that the fast registrations of a group use one after the other.
 struct Shared {
-    /// The queue is created with its first use, and again after a failure.
+    /// The queue is created with its first use, and again after a failure or an idle time.
     queue: Option<RegQueue>,
     /// Scatter list for the pages of one window, created with its first use.
     ///
@@ -45,6 +48,14 @@ struct Shared {
     scratch: Option<SgList>,
     /// Charges for the queue's device objects. A replacement queue uses the same charges.
     charges: Option<[Option<Charge>; 4]>,
+}
+
+impl Shared {
+    fn free(&mut self) {
+        self.queue = None;
+        self.scratch = None;
+        self.charges = None;
+    }
 }
 
 /// The shared resources of a group, and their lock.
@@ -56,11 +67,16 @@ pub(super) struct Registrar {
     ready: AtomicBool,
     /// True if the device has not answered the last request. Changed under the lock.
     silent: AtomicBool,
+    /// Number of [`QueueHold`]s. A separate lock, because the owner of `resources` may wait for the device.
+    #[pin]
+    holds: Mutex<u32>,
+    /// True if the resources are freed while no [`QueueHold`] exists.
+    closes: bool,
 }
 
 impl Registrar {
-    /// Returns a registrar without resources.
-    pub(super) fn new() -> impl PinInit<Self> {
+    /// Returns a registrar without resources. With `closes`, they are freed after an idle time.
+    pub(super) fn new(closes: bool) -> impl PinInit<Self> {
         pin_init!(Self {
             resources <- new_mutex!(Shared {
                 queue: None,
@@ -69,15 +85,54 @@ impl Registrar {
             }, "kverbs_registrar"),
             ready: AtomicBool::new(false),
             silent: AtomicBool::new(false),
+            holds <- new_mutex!(0, "kverbs_queue_holds"),
+            closes,
         })
     }
 
     /// Frees the resources.
     pub(super) fn end(&self) {
-        let mut shared = self.resources.lock();
-        shared.queue = None;
-        shared.scratch = None;
-        shared.charges = None;
+        self.resources.lock().free();
+    }
+
+    /// Frees the resources, unless a [`QueueHold`] exists.
+    pub(super) fn end_unheld(&self) {
+        // Their user has a hold, whose end calls this again.
+        let Some(mut shared) = self.resources.try_lock() else {
+            return;
+        };
+        let holds = self.holds.lock();
+        if *holds != 0 {
+            return;
+        }
+        // A later hold finds that the resources are not ready, and waits for the lock.
+        self.ready.store(false, Ordering::Relaxed);
+        drop(holds);
+        shared.free();
+    }
+}
+
+/// Keeps the resources of a group's registrations, once they exist, until this is dropped.
+pub(crate) struct QueueHold(Arc<Group>);
+
+impl QueueHold {
+    /// Begins a hold. Afterwards, [`Group::ready`] creates the resources.
+    pub(crate) fn new(group: &Arc<Group>) -> Self {
+        *group.registrar().holds.lock() += 1;
+        Self(group.clone())
+    }
+}
+
+impl Drop for QueueHold {
+    fn drop(&mut self) {
+        let registrar = self.0.registrar();
+        let mut holds = registrar.holds.lock();
+        *holds -= 1;
+        let last = *holds == 0;
+        drop(holds);
+        if last && registrar.closes {
+            self.0.end_resources_later();
+        }
     }
 }
 

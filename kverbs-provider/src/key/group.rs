@@ -14,11 +14,18 @@ use core::{
     }, //
 };
 use kernel::{
+    impl_has_delayed_work,
+    new_delayed_work,
     prelude::*,
     sync::{
         new_mutex,
         Arc,
         Mutex, //
+    },
+    time::msecs_to_jiffies,
+    workqueue::{
+        DelayedWork,
+        WorkItem, //
     }, //
 };
 
@@ -41,9 +48,13 @@ use crate::{
         device::Live,
         mr::Mr,
         pd::Pd,
-        share::limited_user, //
+        share::limited_user,
+        work, //
     },
-    limits::FAST_PAGES,
+    limits::{
+        FAST_PAGES,
+        QUEUE_IDLE_MS, //
+    },
     resource::{
         Class,
         GroupId,
@@ -75,6 +86,25 @@ struct Inner {
     base: u64,
     #[pin]
     index: Index,
+    /// Frees the registrar's resources.
+    #[pin]
+    work: DelayedWork<Self>,
+    device: Arc<Device>,
+}
+
+impl_has_delayed_work! {
+    impl HasDelayedWork<Self> for Inner { self.work }
+}
+
+impl WorkItem for Inner {
+    type Pointer = Arc<Inner>;
+
+    fn run(this: Arc<Inner>) {
+        // A removal of the device frees the resources itself.
+        if let Ok(_live) = this.device.enter() {
+            this.registrar.end_unheld();
+        }
+    }
 }
 
 /// Returns the address base for a group with values of its own. The bases of 2^20 consecutive groups
@@ -110,7 +140,6 @@ pub(crate) struct Owner {
 
 /// A protection group. Each object in a group has a reference to the group.
 pub(crate) struct Group {
-    device: Arc<Device>,
     inner: Arc<Inner>,
     ticket: Ticket,
     lkey: u32,
@@ -160,18 +189,21 @@ impl Group {
         let source = Values::new(values, payer, owner.counts.clone(), sets_aside)?;
         let inner = Arc::pin_init(
             pin_init!(Inner {
+                device: device.clone(),
                 pd <- new_mutex!(Some(pd), "kverbs_pd"),
-                registrar <- Registrar::new(),
+                // A kernel consumer may need its next key to free memory. An iWARP device would have
+                // to connect its queue again.
+                registrar <- Registrar::new(owner.program && !device.ib().is_iwarp()),
                 kept <- new_mutex!(KVVec::new(), "kverbs_kept"),
                 values: source,
                 base,
                 index <- Index::new(),
+                work <- new_delayed_work!("kverbs_idle_queue"),
             }),
             GFP_KERNEL_ACCOUNT,
         )?;
         let ticket = device.resources.add(Class::Group, inner.clone())?;
         let group = Self {
-            device: device.clone(),
             inner,
             ticket,
             lkey,
@@ -188,7 +220,7 @@ impl Group {
 
     /// Returns the device of the group.
     pub(crate) fn device(&self) -> &Arc<Device> {
-        &self.device
+        &self.inner.device
     }
 
     /// Returns the proof of the auth key that endpoints exchange with their peers.
@@ -239,12 +271,18 @@ impl Group {
 
     /// Returns the maximum number of pages of a fast registration, or 0 if the device has none.
     pub(crate) fn fast_pages(&self) -> u32 {
-        self.device.ib().max_fast_reg_pages().min(FAST_PAGES)
+        self.device().ib().max_fast_reg_pages().min(FAST_PAGES)
     }
 
     /// Returns the resources that the group's fast registrations share.
     pub(super) fn registrar(&self) -> &Registrar {
         &self.inner.registrar
+    }
+
+    /// Frees the resources of registrations later, if no [`QueueHold`](super::fast::QueueHold) exists then.
+    pub(super) fn end_resources_later(&self) {
+        // Fails only if the work is queued already. Then the time counts from when it was queued.
+        let _ = work::idle().enqueue_delayed(self.inner.clone(), msecs_to_jiffies(QUEUE_IDLE_MS));
     }
 
     /// Returns the source of the values of the group's keys.
@@ -281,14 +319,15 @@ impl Group {
 
     /// Returns whether each key needs a scatter list of its own.
     pub(crate) fn own_lists(&self) -> bool {
-        !self.device.ib().uses_virt_dma()
+        !self.device().ib().uses_virt_dma()
     }
 }
 
 impl Drop for Group {
     fn drop(&mut self) {
+        work::cancel_delayed(&self.inner);
         // Remove the ticket last: a device removal in parallel waits until it is removed.
         self.inner.device_gone();
-        self.device.resources.remove(self.ticket);
+        self.inner.device.resources.remove(self.ticket);
     }
 }

@@ -26,6 +26,7 @@ use kernel::{
 };
 
 use super::{
+    fast::QueueHold,
     full::Full,
     group::Group,
     index::Entry,
@@ -427,6 +428,7 @@ impl Resource for KeySlot {
 pub(crate) struct Key {
     pub(super) inner: Arc<KeySlot>,
     ticket: Ticket,
+    _queue: QueueHold,
 }
 
 impl Key {
@@ -438,6 +440,7 @@ impl Key {
     ) -> Result<Self> {
         let device = group.device().clone();
         let live = device.enter()?;
+        let queue = QueueHold::new(&group);
         let charge = group.pd()?.charge(&live)?;
         // Whether or not the administrator allows commits now.
         let entry = Entry::new(level::can_be_durable(device.ib()))?;
@@ -469,7 +472,11 @@ impl Key {
             device.resources.add(Class::Key, inner.clone())
         })();
         match made {
-            Ok(ticket) => Ok(Self { inner, ticket }),
+            Ok(ticket) => Ok(Self {
+                inner,
+                ticket,
+                _queue: queue,
+            }),
             Err(e) => {
                 // No caller has seen the value of the reserve.
                 inner.device_gone();

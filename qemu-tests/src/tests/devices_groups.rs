@@ -4,10 +4,13 @@
 
 use super::accounts::user;
 use super::devices_values::{alone, Few, Keys, PLAIN, VALUES};
+use super::refused;
 use crate::auth;
 use crate::buf::Buf;
-use crate::harness::{guest, Ctx, Test, NETNS};
-use crate::pair::{Side, LOCAL, REMOTE};
+use crate::harness::guest::{self, until};
+use crate::harness::{Ctx, Test, NETNS};
+use crate::pair::{Side, LOCAL, REMOTE, WAIT};
+use crate::profile::{self, Fake};
 use crate::raw::field_text;
 use anyhow::{ensure, Context, Result};
 use kfabric_uapi::*;
@@ -25,6 +28,12 @@ pub const TESTS: &[Test] = &[
         |c| alone(c, strict_domain),
     )
     .seconds(20)
+    .on(NETNS),
+    Test::pair(
+        "devices.key_queue_of_domain_without_slots_is_closed_and_opens_again",
+        |c| alone(c, idle_queues),
+    )
+    .seconds(120)
     .on(NETNS),
 ];
 
@@ -167,4 +176,78 @@ fn of_strict_domain(few: &mut Few, kind: &str) -> Result<Keys> {
     dev.close(region)?;
     dev.close(domain)?;
     Ok(keys)
+}
+
+/// A domain with a region.
+struct Keyed {
+    side: Side,
+    region: u64,
+    _buf: Buf,
+}
+
+impl Keyed {
+    fn new(ctx: &Ctx) -> Result<Self> {
+        let side = Side::open(ctx)?;
+        let buf = Buf::new(PAGE as usize)?;
+        let region = side.reg(&buf, LOCAL | REMOTE)?.handle;
+        Ok(Self {
+            side,
+            region,
+            _buf: buf,
+        })
+    }
+
+    /// Assigns and revokes a key.
+    fn cycle(&self, slot: u64) -> Result<()> {
+        self.side.assign(slot, 0, PAGE, REMOTE)?;
+        self.side.dev.key_revoke(slot)?;
+        Ok(())
+    }
+}
+
+/// Returns the number of queue pairs created and not destroyed since the counters began.
+fn queue_pairs(fake: &Fake) -> Result<i64> {
+    let all = fake.counters()?;
+    let done = |verb: &str| (all[verb].all - all[verb].refused) as i64;
+    Ok(done("create_qp") - done("destroy_qp"))
+}
+
+/// Without slots, domains lose their queue pairs. The next slot makes one, or is refused. A domain with a
+/// slot keeps its queue pair, so no assignment needs a new one.
+fn idle_queues(ctx: &mut Ctx) -> Result<()> {
+    const DOMAINS: usize = 20;
+    for name in ["mlx5", "ionic"] {
+        let fake = Fake::with(profile::find(name)?)?;
+        let before = queue_pairs(&fake)?;
+        let open = || Ok::<_, anyhow::Error>(queue_pairs(&fake)? - before);
+        let busy = Keyed::new(ctx)?;
+        let kept = busy.side.dev.key_alloc(busy.region, 1)?[0];
+        let all = (0..DOMAINS).map(|_| Keyed::new(ctx));
+        let all = all.collect::<Result<Vec<_>>>()?;
+        let cycle_all = || -> Result<()> {
+            let mut slots = Vec::new();
+            for one in &all {
+                let slot = one.side.dev.key_alloc(one.region, 1)?[0];
+                one.cycle(slot)?;
+                slots.push(slot);
+            }
+            ensure!(open()? == DOMAINS as i64 + 1, "{name}: {}", open()?);
+            for (one, slot) in all.iter().zip(slots) {
+                one.side.dev.close(slot)?;
+            }
+            until("closed queues", WAIT, || Ok((open()? == 1).then_some(())))
+        };
+        cycle_all()?;
+        cycle_all()?;
+        fake.set("refuse=create_qp:12:0:-1")?;
+        for one in &all {
+            let slots = one.side.dev.key_alloc(one.region, 1);
+            refused(slots, libc::ENOMEM, "a slot without a queue")?;
+        }
+        busy.cycle(kept)?;
+        fake.set("refuse=create_qp:0:0:0")?;
+        cycle_all()?;
+        drop((all, busy, fake));
+    }
+    Ok(())
 }
