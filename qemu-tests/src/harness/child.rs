@@ -7,6 +7,8 @@ use super::{Ctl, Ctx, Env, Outcome, Skip, Status, Test};
 use crate::sys;
 use anyhow::{Context, Result};
 use std::fmt::Write as _;
+use std::fs::File;
+use std::io::Read as _;
 use std::net::TcpStream;
 use std::os::fd::{AsRawFd, RawFd};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
@@ -56,6 +58,38 @@ pub fn tell(part: &Part) {
     }
 }
 
+/// Prefix of an output line that the runner prints at once.
+const NOW: &str = "KFI-NOW ";
+
+/// Reports progress, which the runner prints before the test ends.
+pub fn announce(text: &str) {
+    println!("{NOW}{text}");
+}
+
+/// Reads the progress from the growing output of a half.
+struct Progress {
+    log: File,
+    /// Output after the last whole line.
+    rest: Vec<u8>,
+}
+
+impl Progress {
+    /// Returns the progress since the last call.
+    fn news(&mut self) -> Vec<String> {
+        // A read that fails is repeated by the next call.
+        let _ = self.log.read_to_end(&mut self.rest);
+        let Some(end) = self.rest.iter().rposition(|byte| *byte == b'\n') else {
+            return Vec::new();
+        };
+        let rest = self.rest.split_off(end + 1);
+        let lines = std::mem::replace(&mut self.rest, rest);
+        String::from_utf8_lossy(&lines)
+            .lines()
+            .filter_map(|line| Some(line.strip_prefix(NOW)?.to_owned()))
+            .collect()
+    }
+}
+
 /// Extracts the additional results from a half's output.
 fn parts(said: &str) -> (Vec<Part>, String) {
     let mut parts = Vec::new();
@@ -79,6 +113,7 @@ fn parts(said: &str) -> (Vec<Part>, String) {
 pub struct Half {
     child: Child,
     log: PathBuf,
+    progress: Progress,
     start: Instant,
     limit: Duration,
 }
@@ -92,7 +127,11 @@ impl Half {
     pub fn start(test: &Test, env: &Env, line: &TcpStream) -> Result<Self> {
         sys::keep_over_exec(line)?;
         let log = std::env::temp_dir().join(format!("kfi-tests.{}.{}.log", env.node, test.name));
-        let out = std::fs::File::create(&log).with_context(|| log.display().to_string())?;
+        let out = File::create(&log).with_context(|| log.display().to_string())?;
+        let progress = Progress {
+            log: File::open(&log)?,
+            rest: Vec::new(),
+        };
         let mut cmd = Command::new(std::env::current_exe()?);
         cmd.args([
             "child",
@@ -114,6 +153,7 @@ impl Half {
         Ok(Self {
             child,
             log,
+            progress,
             start: Instant::now(),
             limit,
         })
@@ -124,6 +164,9 @@ impl Half {
         let pid = self.child.id() as i32;
         let mut late = String::new();
         let status = loop {
+            for line in self.progress.news() {
+                println!("# {line}");
+            }
             if let Ok(Some(status)) = self.child.try_wait() {
                 break Some(status);
             }
