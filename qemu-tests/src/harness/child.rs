@@ -280,4 +280,21 @@ mod tests {
         assert!(last_words(&long).ends_with("end"));
         assert!(last_words(&long).len() < 1300);
     }
+
+    #[test]
+    fn progress_is_read_once_and_in_whole_lines() {
+        let path = std::env::temp_dir().join(format!("kfi-progress-{}", std::process::id()));
+        let mut out = File::create(&path).unwrap();
+        let log = File::open(&path).unwrap();
+        std::fs::remove_file(&path).unwrap();
+        let rest = Vec::new();
+        let mut progress = Progress { log, rest };
+        let mut after = |text: &str| {
+            std::io::Write::write_all(&mut out, text.as_bytes()).unwrap();
+            progress.news()
+        };
+        assert_eq!(after("other\nKFI-NOW a b\nKFI-N"), ["a b"]);
+        assert_eq!(after("OW c"), [""; 0]);
+        assert_eq!(after("\n"), ["c"]);
+    }
 }
