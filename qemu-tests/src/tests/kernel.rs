@@ -42,7 +42,8 @@ pub const TESTS: &[Test] = &[
         })
     })
     .seconds(30)
-    .on(NETNS | SHM),
+    .on(NETNS | SHM)
+    .needs(ARRIVED_WRITES),
     Test::alone(
         "kernel.rust_consumer_of_dax_device_with_slow_card_passes",
         |c| {
@@ -60,7 +61,8 @@ pub const TESTS: &[Test] = &[
         })
     })
     .seconds(30)
-    .on(NETNS | SHM),
+    .on(NETNS | SHM)
+    .needs(ARRIVED_WRITES),
     Test::alone("kernel.c_lnd_module_loaded_passes", |c| {
         module(c, "kfi_test_c_lnd", &provider(c), "kfi-lnd")
     })
