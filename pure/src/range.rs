@@ -58,6 +58,57 @@ pub const fn non_empty_sub_range(offset: u64, len: u64, of: u64) -> Result<SubRa
     sub_range(offset, len, of)
 }
 
+/// Returns the largest page size of `sizes` in which an address space can show `pieces` (address and length,
+/// in order) from address `iova` on. `sizes` is a set of powers of two.
+///
+/// Pages have to begin and end where the pieces do, except at the first piece's begin and the last
+/// one's end. `iova` has the same offset in its page as the first piece. Pieces that are adjacent count
+/// as one.
+///
+/// The first and the last page may contain bytes before and behind the pieces. Their begin is at or after
+/// `bounds.0`, and their end at or before `bounds.1`: a device gets no page that is partly other memory.
+///
+/// Returns `None` if no size is right, or there is no piece.
+pub fn largest_page(
+    pieces: impl IntoIterator<Item = (u64, u64)>,
+    bounds: (u64, u64),
+    iova: u64,
+    sizes: u64,
+) -> Option<u64> {
+    let mut first = 0;
+    let mut end = None;
+    let mut fit = sizes;
+    for (addr, len) in pieces {
+        let borders = match end {
+            None => {
+                first = addr;
+                addr ^ iova
+            }
+            Some(end) if end != addr => end | addr,
+            Some(_) => 0,
+        };
+        end = Some(addr.wrapping_add(len));
+        // A size is right if it divides all borders.
+        let lowest = borders & borders.wrapping_neg();
+        fit &= lowest | lowest.wrapping_sub(1);
+        if fit == 0 {
+            return None;
+        }
+    }
+    let end = end?;
+    let before = first.checked_sub(bounds.0)?;
+    let after = bounds.1.checked_sub(end)?;
+    while let Some(shift) = fit.checked_ilog2() {
+        let size = 1u64 << shift;
+        let within = size - 1;
+        if first & within <= before && end.wrapping_neg() & within <= after {
+            return Some(size);
+        }
+        fit ^= size;
+    }
+    None
+}
+
 /// Returns the number of pages of `1 << page_shift` bytes that `[addr, addr + len)` touches.
 ///
 /// Returns `None` if the range exceeds the 64-bit address space (it may end exactly at the end), or

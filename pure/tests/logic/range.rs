@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 use kfabric_pure::range::{
-    non_empty_sub_range, pages_spanned, pieces, run_at, sub_range, Piece, RangeError, Run, SubRange,
+    largest_page, non_empty_sub_range, pages_spanned, pieces, run_at, sub_range, Piece, RangeError,
+    Run, SubRange,
 };
 use proptest::prelude::*;
 
@@ -42,6 +43,104 @@ fn sub_ranges_at_the_edges() {
     assert_eq!(non_empty_sub_range(3, 0, 10), Err(RangeError::Empty));
     assert_eq!(non_empty_sub_range(9, 1, 10), ok(9, 1));
     assert_eq!(sub_range(3, 4, 10).unwrap().end(), 7);
+}
+
+/// 4 KiB, 64 KiB and 2 MiB.
+const SIZES: u64 = 1 << 12 | 1 << 16 | 1 << 21;
+/// All memory may be shown.
+const ALL: (u64, u64) = (0, u64::MAX);
+
+#[test]
+fn largest_page_of_huge_pages_is_theirs_at_any_offset() {
+    const HUGE: u64 = 1 << 21;
+    let whole = [(3 * HUGE, HUGE), (9 * HUGE, HUGE)];
+    assert_eq!(largest_page(whole, ALL, 0, SIZES), Some(HUGE));
+    // A begin and an end within a page.
+    let part = [(4 * HUGE - 777, 777), (9 * HUGE, 5)];
+    assert_eq!(largest_page(part, ALL, HUGE - 777, SIZES), Some(HUGE));
+    // The address has another offset in its huge page, or in its page.
+    assert_eq!(
+        largest_page(part, ALL, (1 << 16) - 777, SIZES),
+        Some(1 << 16)
+    );
+    assert_eq!(largest_page(part, ALL, 0, SIZES), None);
+}
+
+#[test]
+fn largest_page_of_scattered_memory_is_the_smallest() {
+    let pages = [(0x20_0000, 0x1000), (0x60_1000, 0x1000)];
+    assert_eq!(largest_page(pages, ALL, 0, SIZES), Some(0x1000));
+    assert_eq!(largest_page(pages, ALL, 0, SIZES & !0x1000), None);
+    // The gap is at the begin of the second, or at the end of the first piece only.
+    let begin = [(0x20_0000, 0x20_0000), (0x60_1000, 0x1000)];
+    assert_eq!(largest_page(begin, ALL, 0, SIZES), Some(0x1000));
+    let end = [(0x20_0000, 0x1000), (0x60_0000, 0x20_0000)];
+    assert_eq!(largest_page(end, ALL, 0, SIZES), Some(0x1000));
+    // Adjacent pieces have no gap.
+    let adjacent = [(0x20_0000, 0x1000), (0x20_1000, 0x30_0000)];
+    assert_eq!(largest_page(adjacent, ALL, 0, SIZES), Some(1 << 21));
+    assert_eq!(largest_page([], ALL, 0, SIZES), None);
+    assert_eq!(
+        largest_page([(u64::MAX, 1)], (u64::MAX, 0), 0, u64::MAX),
+        Some(1)
+    );
+}
+
+#[test]
+fn largest_page_shows_no_memory_outside_the_bounds() {
+    const HUGE: u64 = 1 << 21;
+    const SMALL: u64 = 1 << 12;
+    let window = [(3 * HUGE + 777, HUGE - 777), (9 * HUGE, 5)];
+    let page = |begin, end| largest_page(window, (begin, end), HUGE + 777, SIZES);
+    assert_eq!(page(3 * HUGE, 10 * HUGE), Some(HUGE));
+    assert_eq!(page(2 * HUGE, 11 * HUGE), Some(HUGE));
+    // The region begins, or ends, within a huge page.
+    assert_eq!(page(3 * HUGE + 1, 10 * HUGE), None);
+    assert_eq!(page(3 * HUGE, 10 * HUGE - SMALL), Some(1 << 16));
+    assert_eq!(page(3 * HUGE, 9 * HUGE + SMALL), Some(SMALL));
+    let late = [(3 * HUGE + SMALL, HUGE)];
+    assert_eq!(
+        largest_page(late, (3 * HUGE + SMALL, 5 * HUGE), SMALL, SIZES),
+        Some(SMALL)
+    );
+    // Pieces outside the bounds.
+    assert_eq!(page(3 * HUGE + 778, 10 * HUGE), None);
+    assert_eq!(page(3 * HUGE, 9 * HUGE + 4), None);
+}
+
+proptest! {
+    /// The page at each byte of the window holds the byte at the same offset.
+    #[test]
+    fn largest_page_shows_every_byte_at_its_place(
+        frames in prop::collection::vec(0u64..6, 1..6),
+        (start, len) in (0u64..64, 1u64..64),
+        iova in 0u64..64,
+        (before, after) in (0u64..40, 0u64..40),
+    ) {
+        // Frames of 16 bytes; addresses of the window's bytes, and its pieces.
+        let bytes: Vec<u64> = frames.iter().flat_map(|f| (0..16).map(move |i| f * 16 + i)).collect();
+        let start = (start as usize).min(bytes.len() - 1);
+        let window: Vec<u64> = bytes[start..].iter().take(len as usize).copied().collect();
+        let mut pieces: Vec<(u64, u64)> = Vec::new();
+        for addr in &window {
+            match pieces.last_mut() {
+                Some((first, len)) if *first + *len == *addr => *len += 1,
+                _ => pieces.push((*addr, 1)),
+            }
+        }
+        let bounds = (window[0].saturating_sub(before), window[window.len() - 1] + 1 + after);
+        let fits = |size: u64| {
+            let page = |i: usize| (window[i] / size, (iova + i as u64) / size);
+            let offset = |i: usize| window[i] % size == (iova + i as u64) % size;
+            // One page of addresses shows one page of memory.
+            let begin = window[0] / size * size;
+            let end = (window[window.len() - 1] / size + 1) * size;
+            begin >= bounds.0 && end <= bounds.1 && (0..window.len()).all(|i| offset(i) && (i == 0 || page(i).1 != page(i - 1).1 || page(i).0 == page(i - 1).0))
+        };
+        let sizes = [1u64, 2, 4, 8, 16, 32];
+        let wanted = sizes.into_iter().rev().find(|size| fits(*size));
+        prop_assert_eq!(largest_page(pieces, bounds, iova, 0x3f), wanted);
+    }
 }
 
 #[test]
