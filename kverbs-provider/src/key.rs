@@ -2,9 +2,9 @@
 //! Keys: assigning a key to a part of a region, and revoking the key.
 //!
 //! A slot has one of the device's memory regions in reserve, large enough for a fast registration
-//! of [`FAST_PAGES`](crate::limits::FAST_PAGES). A larger window needs a full registration
-//! (`ib_reg_user_mr()` of the window), which only the owner of user memory can request. For kernel
-//! memory, an assignment of a larger window fails with `EMSGSIZE`.
+//! of [`FAST_PAGES`](crate::limits::FAST_PAGES). A larger window needs a region of its own, in larger pages if
+//! the memory is contiguous, or a full registration (`ib_reg_user_mr()` of the window), which only the owner
+//! of user memory can request. For kernel memory, an assignment of a larger window fails with `EMSGSIZE`.
 //!
 //! An assignment of many slots posts a chain of fast registrations and waits once. Meanwhile the
 //! assigner owns the slots' reserves, and holds no slot's lock.

@@ -23,6 +23,8 @@ pub(crate) const FAST_PAGES: u32 = 256;
 /// Maximum pages of a fast registration by a region of the key's own. Drivers allocate 8 to 16 bytes for
 /// a page, in one piece.
 pub(crate) const WIDE_PAGES: u32 = 16384;
+/// Maximum bytes of a page of a fast registration: a huge page.
+pub(crate) const LARGE_PAGE: usize = 2 << 20;
 /// Maximum fast registrations that cover a program's region, if the driver registers no user memory
 /// for the kernel: 1 GiB with registrations of [`FAST_PAGES`].
 pub(crate) const USER_PIECES: usize = 1024;

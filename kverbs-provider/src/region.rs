@@ -349,6 +349,7 @@ impl Region {
                     len,
                     iova: addr,
                 },
+                page_size: kernel::page::PAGE_SIZE,
                 access,
                 posted: false,
             }];

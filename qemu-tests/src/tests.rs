@@ -49,6 +49,7 @@ pub mod device_delays;
 pub mod device_removal;
 pub mod devices;
 pub mod devices_groups;
+pub mod devices_pages;
 pub mod devices_values;
 pub mod doctor;
 pub mod examples;
@@ -230,6 +231,7 @@ pub fn all() -> Vec<Test> {
         device_removal::TESTS,
         devices::TESTS,
         devices_groups::TESTS,
+        devices_pages::TESTS,
         devices_values::TESTS,
         doctor::TESTS,
         key_death::TESTS,

@@ -72,6 +72,21 @@ pub struct Segment {
     pub len: usize,
 }
 
+impl Segment {
+    /// Returns the physical address of the first byte.
+    pub fn addr(&self) -> u64 {
+        physical(self.page) + self.offset as u64
+    }
+}
+
+/// Returns the physical address of a page.
+fn physical(page: *mut bindings::page) -> u64 {
+    // SAFETY: The function only computes with the pointer.
+    let pfn = unsafe { sys::kf_page_to_pfn(page) };
+    // CAST: The platform is 64-bit.
+    (pfn as u64) << PAGE_SHIFT
+}
+
 /// Pages that are unpinned between two points at which another task may run.
 const UNPINNED: usize = 512;
 
@@ -646,6 +661,23 @@ impl Memory {
         let (runs, first) = self.runs();
         let run = |at: usize| range::run_at(runs, (first + at) as u64).unwrap_or(0);
         run(last) - run(offset) + 1
+    }
+
+    /// Returns the physical address at which the contiguous pages of a range's first piece begin, and the one
+    /// at which those of the last piece end. All these pages belong to the memory.
+    ///
+    /// Returns `None` if the range is empty, or not in the memory.
+    pub fn bounds(&self, offset: usize, len: usize) -> Option<(u64, u64)> {
+        let last = offset.checked_add(len.checked_sub(1)?)?;
+        if last >= self.filled() {
+            return None;
+        }
+        let (runs, first) = self.runs();
+        let run = |at: usize| runs.get(range::run_at(runs, (first + at) as u64)?);
+        let (from, to) = (run(offset)?, run(last)?);
+        let begin = physical(from.page.as_ptr());
+        let end = physical(to.page.as_ptr()) + range::Run::bytes(to);
+        Some((begin, end))
     }
 
     /// Returns whether the memory is attach-on-assign ([`Memory::placeholder`]).

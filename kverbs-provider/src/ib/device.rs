@@ -395,6 +395,11 @@ impl Device {
         self.attrs().max_fast_reg_page_list_len
     }
 
+    /// Returns the page sizes that the device says it has, as a set of powers of two.
+    pub(crate) fn page_sizes(&self) -> u64 {
+        self.attrs().page_size_cap
+    }
+
     /// Returns the maximum reads in flight of a queue pair, as initiator and as responder.
     pub(crate) fn max_rd_atom(&self) -> (u8, u8) {
         let attrs = self.attrs();

@@ -349,6 +349,12 @@ impl SgList {
         Ok(nents as usize)
     }
 
+    /// Returns the device's address of the first mapped byte.
+    pub(super) fn addr(&self) -> Option<u64> {
+        let mapped = self.list.get(..self.mapped)?;
+        mapped.first().map(|entry| entry.dma_address)
+    }
+
     /// Returns the entries, for the RDMA core.
     pub(super) fn as_mut_ptr(&mut self) -> *mut bindings::scatterlist {
         self.list.as_mut_ptr()

@@ -98,6 +98,19 @@ impl Access {
 /// no memory, or after a command has timed out.
 const RETRY_MS: [i64; 6] = [1, 4, 16, 64, 128, 128];
 
+/// A part of a memory, as a fast region shows it to the device.
+#[derive(Clone, Copy)]
+pub(crate) struct Part {
+    /// Offset from the memory's start, in bytes.
+    pub(crate) offset: usize,
+    /// Length in bytes.
+    pub(crate) len: usize,
+    /// Address of the first byte.
+    pub(crate) iova: u64,
+    /// Bytes of the region's pages.
+    pub(crate) page_size: usize,
+}
+
 /// A memory region.
 ///
 /// # Invariants
@@ -214,26 +227,42 @@ impl Mr {
         unsafe { (*self.as_ptr()).rkey }
     }
 
-    /// Sets a new fast region to [offset, offset + len) of `mem`.
+    /// Sets a new fast region to a part of `mem`.
     ///
-    /// Peers will know the first byte as `iova`, which must have the byte's offset in its page.
+    /// Peers will know the first byte by the part's address, which must have the byte's offset in its page.
     /// They have no access before the registration has completed
     /// ([`RegQueue::register`](super::reg_queue::RegQueue::register)).
     ///
+    /// If this fails with pages larger than the kernel's, the region must not be used again: rxe may have freed
+    /// the region's page list. The reserve of a slot, which is used again, has the kernel's pages.
+    ///
     /// # Errors
     ///
-    /// - `EMSGSIZE` if the range does not fit: too many pages, or gaps inside.
+    /// - `EMSGSIZE` if the part does not fit: too many pages, or gaps inside. If the device sees other
+    ///   addresses than the kernel, a larger page may also have another offset.
     /// - `EIO` if the mapping failed, or moved bytes inside their pages.
     pub(crate) fn aim(
         &mut self,
         sg: &mut SgList,
         mem: &Arc<Memory>,
-        offset: usize,
-        len: usize,
-        iova: u64,
+        part: Part,
         access: Access,
     ) -> Result {
+        let Part {
+            offset,
+            len,
+            iova,
+            page_size,
+        } = part;
         let n = sg.map(mem, offset, len, access.writes())?;
+        // Before the driver writes its page list: pages that begin elsewhere may be more than the list has.
+        let moved = sg.addr().map_or(u64::MAX, |addr| addr ^ iova);
+        if moved & (page_size as u64 - 1) != 0 {
+            sg.unmap();
+            // If bounce buffers moved the byte inside its page, `iova` cannot be its address.
+            let bounced = moved & (PAGE_SIZE as u64 - 1) != 0;
+            return Err(if bounced { EIO } else { EMSGSIZE });
+        }
         let got = fault::device().and_then(|()| {
             // SAFETY: The region and the list are alive, and the first `n` entries are mapped.
             let got = unsafe {
@@ -242,19 +271,13 @@ impl Mr {
                     sg.as_mut_ptr(),
                     n as c_int,
                     core::ptr::null_mut(),
-                    PAGE_SIZE as c_uint,
+                    page_size as c_uint,
                 )
             };
             to_result(got).map(|()| got as usize)
         });
         // SAFETY: By the type invariant the region is alive; `&mut self` excludes other changes.
-        let (covered, at) = unsafe { ((*self.as_ptr()).length, (*self.as_ptr()).iova) };
-        // If bounce buffers moved the byte inside its page, `iova` cannot be its address.
-        let moved = got.is_ok() && (at ^ iova) & (PAGE_SIZE as u64 - 1) != 0;
-        if moved {
-            sg.unmap();
-            return Err(EIO);
-        }
+        let covered = unsafe { (*self.as_ptr()).length };
         if got != Ok(n) || covered != len as u64 {
             sg.unmap();
             return Err(got.err().unwrap_or(EMSGSIZE));

@@ -2,6 +2,7 @@
 //! Assigning keys: a chain of fast registrations for many slots, or one registration for one slot.
 
 use kernel::{
+    page::PAGE_SIZE,
     prelude::*,
     sync::Arc, //
 };
@@ -65,6 +66,7 @@ impl KeySlot {
             list: slot.list.take(),
             mem: &self.mem,
             window,
+            page_size: PAGE_SIZE,
             access,
             posted: false,
         })

@@ -29,7 +29,8 @@ use crate::{
         dma::SgList,
         mr::{
             Access,
-            Mr, //
+            Mr,
+            Part, //
         },
         reg_queue::RegQueue, //
     },
@@ -149,6 +150,9 @@ pub(crate) struct Registration<'a> {
     pub(crate) mem: &'a Arc<Memory>,
     /// The part of the memory to register.
     pub(crate) window: Window,
+    /// Bytes of the region's pages. Larger than `PAGE_SIZE` only if the window is contiguous enough
+    /// ([`largest_page`](kfabric::pure::range::largest_page)).
+    pub(crate) page_size: usize,
     /// The access that peers get.
     pub(crate) access: Access,
     /// True if the registration may have been posted to the device.
@@ -296,11 +300,17 @@ fn aim_all(
 /// Sets a registration's region to its window.
 fn aim(scratch: Option<&mut SgList>, one: &mut Registration<'_>) -> Result {
     let Window { offset, len, iova } = one.window;
+    let part = Part {
+        offset,
+        len,
+        iova,
+        page_size: one.page_size,
+    };
     if let Some(list) = &mut one.list {
-        return one.mr.aim(list, one.mem, offset, len, iova, one.access);
+        return one.mr.aim(list, one.mem, part, one.access);
     }
     let list = scratch.ok_or(ENOMEM)?;
-    let aimed = one.mr.aim(list, one.mem, offset, len, iova, one.access);
+    let aimed = one.mr.aim(list, one.mem, part, one.access);
     // Frees the list for the next key. The region has the addresses, which need no mapping here.
     list.unmap();
     aimed

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 //! Registrations for keys whose window is larger than the reserve of a slot: a wide fast registration
-//! by a region of its own, or a full registration, `ib_reg_user_mr()` of user memory. The latter is
-//! also for local use.
+//! by a region of its own, in larger pages where the memory is contiguous, or a full registration,
+//! `ib_reg_user_mr()` of user memory. The latter is also for local use.
 //!
 //! A wide fast registration has a value that the owner chooses. The value of a full registration
 //! is the device's choice, and hardware may choose the same few ones for ever: mlx5 takes the region
@@ -10,6 +10,7 @@
 //! ([`registers_keys`]).
 
 use kernel::{
+    page::PAGE_SIZE,
     prelude::*,
     sync::Arc, //
 };
@@ -17,7 +18,10 @@ use kernel::{
 use super::{
     fast::Registration,
     group::Group,
-    policy::registers_keys,
+    policy::{
+        large_pages,
+        registers_keys, //
+    },
     slot::{
         KeySlot,
         Slot,
@@ -46,10 +50,16 @@ use crate::{
 use kfabric::{
     memory::Memory,
     provider::KeyValue,
-    pure::key_ledger::{
-        Draw,
-        TRIES, //
-    }, //
+    pure::{
+        key_ledger::{
+            Draw,
+            TRIES, //
+        },
+        range::{
+            largest_page,
+            pages_spanned, //
+        }, //
+    },
 };
 
 /// Maximum number of registrations that are tried to find a key value, if each is kept until an
@@ -62,6 +72,17 @@ pub(super) struct Full {
     how: How,
     /// The slot's region for fast registrations, if it has one.
     pub(super) reserve: Option<Mr>,
+}
+
+/// The pages of a wide fast registration.
+#[derive(Clone, Copy)]
+struct Pages {
+    /// Bytes of a page.
+    size: usize,
+    /// Number of pages that the window touches.
+    count: u32,
+    /// Number of entries of the driver's list, which the user is charged for.
+    entries: u32,
 }
 
 /// How a [`Full`] key was registered.
@@ -88,8 +109,8 @@ pub(crate) fn user_mr(
     iova: u64,
     access: Access,
 ) -> Result<Mr> {
-    let pages = (mem.page_offset() + offset) % kernel::page::PAGE_SIZE + len;
-    let pages = pages.div_ceil(kernel::page::PAGE_SIZE);
+    let pages = (mem.page_offset() + offset) % PAGE_SIZE + len;
+    let pages = pages.div_ceil(PAGE_SIZE);
     if group.device().ib().uses_virt_dma() && pages > SOFT_PAGES {
         return Err(ENOMEM);
     }
@@ -192,12 +213,48 @@ impl KeySlot {
         found
     }
 
-    /// Returns whether a window can have a wide fast registration. On software devices the full one is
-    /// as good: its rights can be changed when its value is known.
-    fn is_wide(&self, window: &Window) -> bool {
+    /// Returns the pages of a wide fast registration of a window, or `None` if the window can have none.
+    ///
+    /// If the kernel's pages are too many, larger ones are tried. On software devices a full registration
+    /// is as good as one in the kernel's pages: its rights can be changed when its value is known.
+    fn wide(&self, window: &Window) -> Option<Pages> {
         let ib = self.group.device().ib();
-        let most = ib.max_fast_reg_pages().min(WIDE_PAGES) as usize;
-        !ib.opens() && self.window_pages(window.offset, window.len) <= most
+        let most = ib.max_fast_reg_pages().min(WIDE_PAGES);
+        let small = u32::try_from(self.window_pages(window.offset, window.len)).ok()?;
+        if !ib.opens() && small <= most {
+            return Some(Pages {
+                size: PAGE_SIZE,
+                count: small,
+                entries: small,
+            });
+        }
+        // The length has 32 bits in the work requests of bnxt_re and qedr.
+        u32::try_from(window.len).ok()?;
+        let spanned = |shift| pages_spanned(window.iova, window.len as u64, shift);
+        let is_listed = |shift: &u32| spanned(*shift).is_some_and(|count| count <= most.into());
+        let listed: u64 = (0..u64::BITS)
+            .filter(is_listed)
+            .map(|shift| 1 << shift)
+            .sum();
+        let bounds = self.mem.bounds(window.offset, window.len)?;
+        let segments = self.mem.segments(window.offset, window.len);
+        let pieces = segments.map(|segment| (segment.addr(), segment.len as u64));
+        let size = largest_page(pieces, bounds, window.iova, large_pages(ib) & listed)?;
+        let count = u32::try_from(spanned(size.trailing_zeros())?).ok()?;
+        let size = usize::try_from(size).ok()?;
+        // rxe's list has the kernel's pages.
+        let entries = match ib.uses_virt_dma() {
+            true => (size / PAGE_SIZE).saturating_mul(count as usize),
+            false => count as usize,
+        };
+        if entries > SOFT_PAGES {
+            return None;
+        }
+        Some(Pages {
+            size,
+            count,
+            entries: u32::try_from(entries).ok()?,
+        })
     }
 
     /// Registers a window by a region of its own.
@@ -206,19 +263,25 @@ impl KeySlot {
     ///
     /// - `ENOSPC` if no tried region has an available key value.
     /// - An error of [`Group::register`].
-    fn register_wide(&self, live: &Live<'_>, window: Window, access: Access) -> Result<(Mr, How)> {
+    fn register_wide(
+        &self,
+        live: &Live<'_>,
+        window: Window,
+        pages: Pages,
+        access: Access,
+    ) -> Result<(Mr, How)> {
         let (offset, len) = (window.offset, window.len);
         let group = &self.group;
-        let pages = u32::try_from(self.window_pages(offset, len))?;
-        let charge = group.pd()?.charge_pages(live, pages)?;
+        let charge = group.pd()?.charge_pages(live, pages.entries)?;
         let list = SgList::new(group.device().ib(), self.mem.segment_count(offset, len))?;
-        let mut mr = self.find_region(live, pages)?;
+        let mut mr = self.find_region(live, pages.count)?;
         mr.keep_charge(charge);
         let mut made = [Registration {
             mr,
             list: Some(list),
             mem: &self.mem,
             window,
+            page_size: pages.size,
             access,
             posted: false,
         }];
@@ -230,10 +293,11 @@ impl KeySlot {
             ..
         }] = made;
         match result {
-            Ok(()) => return Ok((mr, How::Wide(list))),
+            // Without a list of the key's own the region has the addresses, which need no mapping.
+            Ok(()) => return Ok((mr, How::Wide(list.filter(|_| group.own_lists())))),
             // A posted region may be registered.
             Err(_) if posted => self.retire(mr.end(), &mut list),
-            Err(_) => {}
+            Err(_) => Self::free_unused(mr),
         }
         result.map_err(|(_, e)| e).and(Err(EIO))
     }
@@ -251,14 +315,17 @@ impl KeySlot {
         window: Window,
         access: Access,
     ) -> Result<KeyValue> {
-        let wide = self.is_wide(&window);
-        if self.mem.user().is_none() || !wide && !registers_keys(self.group.device().ib()) {
+        if self.mem.user().is_none() {
+            return Err(EMSGSIZE);
+        }
+        let wide = self.wide(&window);
+        if wide.is_none() && !registers_keys(self.group.device().ib()) {
             return Err(EMSGSIZE);
         }
         let full = KBox::new_uninit(GFP_KERNEL_ACCOUNT)?;
         // Without the slot's lock: the registration may wait for the program.
-        let (mr, how) = if wide {
-            self.register_wide(live, window, access)?
+        let (mr, how) = if let Some(pages) = wide {
+            self.register_wide(live, window, pages, access)?
         } else {
             let mr = self.register_full(live, window, access)?;
             (mr, How::User(window.offset, window.len))
@@ -272,7 +339,7 @@ impl KeySlot {
             State::Free(reserve) => reserve.take(),
             _ => None,
         };
-        if wide {
+        if wide.is_some() {
             stats::FAST.add(1);
         } else {
             stats::FULL.add(1);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 //! The policies of each driver: how a key made by fast registration is revoked, where the
 //! administrator may choose (`/sys/module/kverbs/parameters/revoke`), how the device numbers its
-//! regions, whether it registers a program's memory for the kernel, and whether for keys.
+//! regions, the sizes of its pages, whether it registers a program's memory for the kernel, and whether for keys.
 //!
 //! `docs/design/keys-on-devices.md` has the reasons.
 
@@ -13,9 +13,11 @@ use crate::{
     },
     limits::{
         FAST_PAGES,
+        LARGE_PAGE,
         WIDE_PAGES, //
     }, //
 };
+use kernel::page::PAGE_SIZE;
 use kfabric::pure::key_ledger::RECORDS;
 
 /// A way to revoke a key.
@@ -104,6 +106,29 @@ pub(crate) fn key_pages(device: &Device) -> u32 {
         false => WIDE_PAGES,
     };
     device.max_fast_reg_pages().min(most)
+}
+
+/// Returns the page sizes of a device's fast registrations that are larger than the kernel's pages, as a set of
+/// powers of two. A driver that is not listed has none.
+pub(crate) fn large_pages(device: &Device) -> u64 {
+    let sizes = match device.policy_driver() {
+        // The work request has the size of the pages: `set_reg_mkey_seg()` of mlx5, `set_reg_seg()` of mlx4,
+        // `bnxt_re_build_reg_wqe()`, `qedr_prepare_reg()`, `ionic_prep_reg()`, `set_frmr_seg()` of hns.
+        // `rxe_map_mr_sg()` divides the pages into those of the kernel.
+        raw::rdma_driver_id_RDMA_DRIVER_MLX5
+        | raw::rdma_driver_id_RDMA_DRIVER_MLX4
+        | raw::rdma_driver_id_RDMA_DRIVER_BNXT_RE
+        | raw::rdma_driver_id_RDMA_DRIVER_QEDR
+        | raw::rdma_driver_id_RDMA_DRIVER_IONIC
+        | raw::rdma_driver_id_RDMA_DRIVER_HNS
+        | raw::rdma_driver_id_RDMA_DRIVER_RXE => device.page_sizes(),
+        // `irdma_alloc_mr()` tells the firmware the length of the page list in pages of 4 KiB, and no kernel file
+        // shows that a longer registration is valid. siw has no pages: its list has the pieces of the memory.
+        _ => 0,
+    };
+    let larger = 2 * LARGE_PAGE - 2 * PAGE_SIZE;
+    // CAST: A `u64` has as many bits.
+    sizes & larger as u64
 }
 
 impl Revocation {

@@ -274,14 +274,20 @@ impl KeySlot {
         let State::Free(reserve) = &mut slot.state else {
             return;
         };
-        let Some(mut mr) = reserve.take() else {
+        let Some(mr) = reserve.take() else {
             return;
         };
         if !slot.promised {
-            if let Some(value) = mr.take_value() {
-                value.unused();
-                stats::UNUSED.add(1);
-            }
+            Self::free_unused(mr);
+        }
+    }
+
+    /// Frees a region that was not posted to the device, and whose value no caller has seen. The value is not
+    /// spent.
+    pub(super) fn free_unused(mut mr: Mr) {
+        if let Some(value) = mr.take_value() {
+            value.unused();
+            stats::UNUSED.add(1);
         }
     }
 

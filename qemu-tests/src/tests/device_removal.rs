@@ -5,6 +5,7 @@
 use super::key_batches::joined;
 use super::modules::{add_link, delete_link};
 use super::refused;
+use crate::fault::calls::memory::touch;
 use crate::harness::leaks::vm_pin;
 use crate::harness::{caps, Ctx, Test, NETNS};
 use crate::pair::{Opts, Side, LOCAL, REMOTE};
@@ -44,8 +45,8 @@ fn remove(ctx: &Ctx) -> Result<()> {
     let culprit = Side::open(ctx)?;
     let dev = &culprit.dev;
     let map = Map::anon(SIZE)?;
-    map.advise(libc::MADV_NOHUGEPAGE)?;
-    (0..SIZE).step_by(PAGE).for_each(|at| map.set(at, 1));
+    // Contiguous memory would have a fast registration, which waits for no page.
+    touch(&map);
     let region = culprit.dev.region_reg(
         culprit.domain.handle,
         map.addr(),

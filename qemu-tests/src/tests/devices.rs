@@ -210,7 +210,7 @@ fn cycles(ctx: &mut Ctx, profile: &Profile) -> Result<()> {
     ctx.barrier("the card is gone")
 }
 
-fn attempt(what: &str, remote: &Remote, fine: bool) -> Try {
+pub(super) fn attempt(what: &str, remote: &Remote, fine: bool) -> Try {
     Try::new(what, true, 64, remote.addr, remote.key, fine)
 }
 
@@ -310,7 +310,8 @@ fn pieces(ctx: &mut Ctx, mut bench: Bench, len: usize) -> Result<()> {
 }
 
 /// P4: a card chooses the value of a full registration, and gives rights before kverbs knows the value. So a
-/// window beyond the page list, or of more than 64 MiB, is refused, with the limit that getinfo names.
+/// window of scattered memory beyond the page list, or of more than 64 MiB, is refused, with the limit that
+/// getinfo names.
 fn beyond_each(ctx: &mut Ctx) -> Result<()> {
     if !ctx.first() {
         return ctx.barrier("over");
@@ -327,7 +328,7 @@ fn beyond(ctx: &Ctx) -> Result<()> {
     let side = Side::open(ctx)?;
     let most = u64::from(own_info(&side.dev, &ctx.env)?.max_key_pages);
     ensure!((511..=16384).contains(&most), "{most} pages");
-    let buf = Buf::new(((most + 1) * PAGE) as usize)?;
+    let buf = scattered(((most + 1) * PAGE) as usize)?;
     let region = side.reg(&buf, LOCAL | REMOTE)?.handle;
     let slot = side.dev.key_alloc(region, 1)?[0];
     let assign = |at, len| side.dev.key_assign(slot, at, len, REMOTE);

@@ -6,6 +6,7 @@ use super::key_batches::{assign_all, entry, joined, with_key, Slots, PAGE};
 use super::keys::hammer;
 use super::modules::{add_link, delete_link};
 use crate::buf::Buf;
+use crate::fault::calls::memory::touch;
 use crate::harness::{caps, Ctx, Test, NETNS};
 use crate::lanes::{Lanes, LANES};
 use crate::op::{self, iov};
@@ -373,10 +374,8 @@ fn stalled(ctx: &mut Ctx) -> Result<()> {
     let side = Side::open(ctx)?;
     let dev = &side.dev;
     let map = Map::anon(SIZE)?;
-    map.advise(libc::MADV_NOHUGEPAGE)?;
-    (0..SIZE)
-        .step_by(PAGE as usize)
-        .for_each(|at| map.set(at, 1));
+    // Contiguous memory would have a fast registration, which waits for no page.
+    touch(&map);
     let domain = side.domain.handle;
     let region = dev.region_reg(
         domain,

@@ -7,6 +7,7 @@ use super::key_batches::joined;
 use super::refused;
 use crate::auth;
 use crate::buf::Buf;
+use crate::fault::calls::memory::touch;
 use crate::harness::leaks::vm_pin;
 use crate::harness::trace::Trace;
 use crate::harness::{caps, guest, skip, Ctx, Test, ONE};
@@ -185,6 +186,8 @@ fn fields(trace: &Trace, name: &str) -> Result<Vec<BTreeMap<String, String>>> {
 fn traced(ctx: &mut Ctx) -> Result<()> {
     let side = Side::open(ctx)?;
     let mut map = Map::anon(4 << 20)?;
+    // Contiguous memory would have a fast registration.
+    touch(&map);
     let region = side
         .reg_at(map.addr(), map.len() as u64, LOCAL | REMOTE)?
         .handle;
@@ -348,10 +351,8 @@ fn waits(ctx: &mut Ctx) -> Result<()> {
     let side = Side::open(ctx)?;
     let dev = &side.dev;
     let map = Map::anon(SIZE)?;
-    map.advise(libc::MADV_NOHUGEPAGE)?;
-    (0..SIZE)
-        .step_by(PAGE as usize)
-        .for_each(|at| map.set(at, 1));
+    // Contiguous memory would have a fast registration, which waits for no page.
+    touch(&map);
     let region = side.reg_at(map.addr(), SIZE as u64, LOCAL | REMOTE)?.handle;
     let slots = dev.key_alloc(region, 2)?;
     let missing = uffd::Missing::watch(&map)?;

@@ -34,7 +34,7 @@ const SPAN: u64 = 16 << 10;
 const SEED: u64 = 7;
 
 /// A part of memory: offset and length.
-type Window = (u64, u64);
+pub(super) type Window = (u64, u64);
 
 /// Returns the content of page `page`. No two pages, and no two words of a page, are equal.
 fn page_of(page: usize) -> Vec<u8> {
@@ -77,15 +77,15 @@ fn pieces((at, len): Window) -> Vec<Window> {
 
 /// Node 1 assigns each window a key. Node 2 reads and then writes pieces of each, and is refused
 /// the bytes around it. Afterwards every page of the memory is checked.
-fn through_windows(ctx: &mut Ctx, map: Option<Map>, windows: &[Window]) -> Result<()> {
+pub(super) fn through_windows(ctx: &mut Ctx, map: Option<&Map>, windows: &[Window]) -> Result<()> {
     let mut bench = Bench::new(ctx, SPAN as usize)?;
-    let len = map.as_ref().map_or(0, Map::len) as u64;
+    let len = map.map_or(0, Map::len) as u64;
     let mut list = Vec::new();
     let mut keys: Vec<(Window, Remote)> = Vec::new();
     let mut slots = Vec::new();
     let mut region = 0;
     let before = vm_pin();
-    if let Some(map) = &map {
+    if let Some(map) = map {
         let side = &bench.side;
         region = side.reg_at(map.addr(), len, LOCAL | REMOTE)?.handle;
         for (at, some) in windows {
@@ -124,7 +124,7 @@ fn through_windows(ctx: &mut Ctx, map: Option<Map>, windows: &[Window]) -> Resul
     }
     ctx.barrier("read and written")?;
     try_all(ctx, &mut bench, list)?;
-    if let Some(map) = &map {
+    if let Some(map) = map {
         let written: Vec<Window> = all.iter().map(|(piece, ..)| *piece).collect();
         check_all(map, &written)?;
         let dev = &bench.side.dev;
@@ -183,31 +183,24 @@ fn check_all(map: &Map, written: &[Window]) -> Result<()> {
 }
 
 /// Puts the pattern into one page.
-fn fill(map: &Map, page: usize) {
+pub(super) fn fill(map: &Map, page: usize) {
     map.write(page * PAGE, &page_of(page));
 }
 
-/// P5: 2 MiB pages, with windows within one, across the border of two, and over many.
-fn huge(ctx: &mut Ctx) -> Result<()> {
-    const HUGE: u64 = 2 << 20;
-    const PAGES: u64 = 12;
+/// Bytes of a huge page.
+pub(super) const HUGE: u64 = 2 << 20;
+
+/// Runs a test with the pattern in huge pages on node 1, and without memory on node 2.
+pub(super) fn with_huge(
+    ctx: &mut Ctx,
+    pages: u64,
+    test: impl FnOnce(&mut Ctx, Option<&Map>) -> Result<()>,
+) -> Result<()> {
     const POOL: &str = "/proc/sys/vm/nr_hugepages";
-    let windows = [
-        (1, 1),
-        (4095, 2),
-        (HUGE - 1, 2),
-        (HUGE - 333, 4097),
-        (3 * HUGE, HUGE),
-        (4 * HUGE + 777, 900_001),
-        (5 * HUGE - 12_345, 1 << 20),
-        (6 * HUGE + 1, HUGE),
-        (7 * HUGE + 4095, 3 * HUGE + 2),
-        (0, PAGES * HUGE),
-    ];
     let mut map = None;
     if ctx.first() {
-        std::fs::write(POOL, PAGES.to_string()).context(POOL)?;
-        map = Map::huge((PAGES * HUGE) as usize).ok();
+        std::fs::write(POOL, pages.to_string()).context(POOL)?;
+        map = Map::huge((pages * HUGE) as usize).ok();
     }
     let got = match ctx.first() {
         true => {
@@ -221,7 +214,7 @@ fn huge(ctx: &mut Ctx) -> Result<()> {
             if let Some(map) = &map {
                 (0..map.len() / PAGE).for_each(|page| fill(map, page));
             }
-            through_windows(ctx, map, &windows)
+            test(ctx, map.as_ref())
         }
         false => skip("no huge pages are to be had"),
     };
@@ -229,6 +222,24 @@ fn huge(ctx: &mut Ctx) -> Result<()> {
         let _ = std::fs::write(POOL, "0");
     }
     result
+}
+
+/// P5: 2 MiB pages, with windows within one, across the border of two, and over many.
+fn huge(ctx: &mut Ctx) -> Result<()> {
+    const PAGES: u64 = 12;
+    let windows = [
+        (1, 1),
+        (4095, 2),
+        (HUGE - 1, 2),
+        (HUGE - 333, 4097),
+        (3 * HUGE, HUGE),
+        (4 * HUGE + 777, 900_001),
+        (5 * HUGE - 12_345, 1 << 20),
+        (6 * HUGE + 1, HUGE),
+        (7 * HUGE + 4095, 3 * HUGE + 2),
+        (0, PAGES * HUGE),
+    ];
+    with_huge(ctx, PAGES, |ctx, map| through_windows(ctx, map, &windows))
 }
 
 /// Touches pages in an order in which no two follow each other, so that their memory is scattered.
@@ -292,5 +303,5 @@ fn scattered(ctx: &mut Ctx) -> Result<()> {
             "{near} pages are not scattered"
         );
     }
-    through_windows(ctx, map, &windows)
+    through_windows(ctx, map.as_ref(), &windows)
 }
