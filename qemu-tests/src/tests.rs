@@ -24,6 +24,7 @@ pub mod blk;
 pub mod blk_again;
 pub mod blk_auth;
 pub mod blk_break;
+pub mod blk_burner;
 pub mod blk_device;
 pub mod blk_eadr;
 pub mod blk_events;
@@ -204,6 +205,7 @@ pub fn all() -> Vec<Test> {
         blk_fio::TESTS,
         blk_fs::TESTS,
         blk_break::TESTS,
+        blk_burner::TESTS,
         blk_fence::TESTS,
         blk_device::TESTS,
         blk_hang::TESTS,

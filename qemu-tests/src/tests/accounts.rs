@@ -88,6 +88,32 @@ pub(super) fn user(
     prepare: impl FnOnce() -> Result<()>,
     f: impl FnOnce() -> Result<()>,
 ) -> Result<()> {
+    start_user(id, memlock, prepare, f)?.end(Duration::from_secs(120))
+}
+
+/// A child that runs as a user.
+pub(super) struct Child(i32);
+
+impl Child {
+    /// Waits for the child.
+    ///
+    /// # Errors
+    ///
+    /// If the child has failed, or has not ended after `limit`.
+    pub(super) fn end(self, limit: Duration) -> Result<()> {
+        let end = sys::wait_pid(self.0, limit)?;
+        ensure!(end == Some(Ended::Exit(0)), "the child: {end:?}");
+        Ok(())
+    }
+}
+
+/// Starts a child that runs `f` like [`user`]. The caller has one thread.
+pub(super) fn start_user(
+    id: u32,
+    memlock: u64,
+    prepare: impl FnOnce() -> Result<()>,
+    f: impl FnOnce() -> Result<()>,
+) -> Result<Child> {
     use std::os::unix::fs::PermissionsExt;
     // The administrator sets the device file's mode, which is not tested here.
     fs::set_permissions(raw::device_path(), fs::Permissions::from_mode(0o666))?;
@@ -106,9 +132,7 @@ pub(super) fn user(
             }
         }
     });
-    let end = sys::wait_pid(pid.context("fork")?, Duration::from_secs(120))?;
-    ensure!(end == Some(Ended::Exit(0)), "the child: {end:?}");
-    Ok(())
+    Ok(Child(pid.context("fork")?))
 }
 
 /// A control group, removed on drop.

@@ -99,13 +99,10 @@ pub const TESTS: &[Test] = &[
     Test::pair("blkdev.connection_with_exhausted_keys_is_replaced", used_up)
         .seconds(200)
         .on(LONG),
-    Test::pair("blkdev.p04_user_who_uses_up_values_disturbs_no_disk", burnt)
-        .seconds(30)
-        .on(NETNS),
 ];
 
 /// Options of an initiator that reconnects for as long as any test goes on.
-const PATIENT: [&str; 6] = [
+pub(super) const PATIENT: [&str; 6] = [
     "-i",
     "2",
     "--reconnect-delay",
@@ -167,68 +164,6 @@ fn used_up(ctx: &mut Ctx) -> Result<()> {
             let after = worn()?;
             eprintln!("{} slots, {before:?} worn, then {after:?}", slots.len());
             ensure!(after > before, "nothing is used up: {after:?}");
-            ensure!(show("disks", NAME, "state")? == "live");
-            ctx.barrier("written")
-        },
-    )
-}
-
-/// A program assigns and revokes keys as fast as it can while a disk is used. No request fails, and
-/// the disk keeps its connections.
-fn burnt(ctx: &mut Ctx) -> Result<()> {
-    const LEN: usize = 8192;
-    const TIME: Duration = Duration::from_secs(8);
-    with(
-        ctx,
-        || Backing::null(PLAIN),
-        (&[], &PATIENT),
-        |ctx, end| {
-            let End::Client(path) = end else {
-                return ctx.barrier("written");
-            };
-            let disk = Disk::open(path)?;
-            let (map, page) = (Map::anon(LEN)?, Map::anon(4096)?);
-            page.set(0, 1);
-            let used = || -> Result<u64> { Ok(counters()?["kverbs/used"]) };
-            let before = used()?;
-            let until = std::time::Instant::now() + TIME;
-            let env = ctx.env.clone();
-            let burn = || -> Result<u64> {
-                let side = Side::of(&env)?;
-                let region = side.reg_at(page.addr(), 4096, LOCAL | REMOTE)?.handle;
-                let mut count = 0;
-                while std::time::Instant::now() < until {
-                    let slots = side.dev.key_alloc(region, 64)?;
-                    for slot in slots {
-                        side.assign(slot, 0, 4096, REMOTE)?;
-                        side.dev.close(slot)?;
-                        count += 1;
-                    }
-                }
-                Ok(count)
-            };
-            let (mut rounds, mut got) = (0, vec![0; LEN]);
-            let burnt = std::thread::scope(|scope| -> Result<u64> {
-                let burner = scope.spawn(burn);
-                while std::time::Instant::now() < until {
-                    let at = rounds as usize % 100 * LEN;
-                    write_filled(&disk, &map, at, LEN, rounds)?;
-                    map.set(0, 0);
-                    disk.read(at, &map, LEN)?;
-                    map.read(0, &mut got);
-                    is_filled(&got, at, rounds)?;
-                    rounds += 1;
-                }
-                burner
-                    .join()
-                    .map_err(|_| anyhow::anyhow!("the burner panicked"))?
-            })?;
-            eprintln!("{burnt} keys, {rounds} rounds");
-            ensure!(used()? - before >= burnt, "values are not counted as used");
-            ensure!(
-                burnt > 1000 && rounds > 100,
-                "{burnt} keys, {rounds} rounds"
-            );
             ensure!(show("disks", NAME, "state")? == "live");
             ctx.barrier("written")
         },

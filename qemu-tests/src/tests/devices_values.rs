@@ -81,7 +81,7 @@ pub(super) fn alone(ctx: &mut Ctx, test: fn(&mut Ctx) -> Result<()>) -> Result<(
 }
 
 const REST: &str = "/sys/module/kverbs/parameters/key_rest_s";
-const RESTING: &str = "/sys/module/kverbs/parameters/resting_regions";
+pub(super) const RESTING: &str = "/sys/module/kverbs/parameters/resting_regions";
 
 /// Values of a device with 15 regions.
 pub(super) const VALUES: usize = 15 * 256;
