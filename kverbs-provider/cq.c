@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * Completion queues of endpoints. See helpers.h.
+ * Completion queues of endpoints and channels. See helpers.h.
  */
 #include <linux/irq_work.h>
 #include <linux/rcupdate.h>
