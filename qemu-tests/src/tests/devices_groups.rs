@@ -213,8 +213,8 @@ fn queue_pairs(fake: &Fake) -> Result<i64> {
     Ok(done("create_qp") - done("destroy_qp"))
 }
 
-/// Without slots, domains lose their queue pairs. The next slot makes one, or is refused. A domain with a
-/// slot keeps its queue pair, so no assignment needs a new one.
+/// Without slots, domains and auth keys lose their queue pairs. The next slot makes one, or is refused. A
+/// domain with a slot keeps its queue pair, so no assignment needs a new one.
 fn idle_queues(ctx: &mut Ctx) -> Result<()> {
     const DOMAINS: usize = 20;
     for name in ["mlx5", "ionic"] {
@@ -228,13 +228,17 @@ fn idle_queues(ctx: &mut Ctx) -> Result<()> {
         let cycle_all = || -> Result<()> {
             let mut slots = Vec::new();
             for one in &all {
-                let slot = one.side.dev.key_alloc(one.region, 1)?[0];
-                one.cycle(slot)?;
-                slots.push(slot);
+                let dev = &one.side.dev;
+                let plain = dev.key_alloc(one.region, 1)?[0];
+                let keyed = auth::slots(dev, one.region, auth::KEY, 1)?[0];
+                for slot in [plain, keyed] {
+                    one.cycle(slot)?;
+                    slots.push((dev, slot));
+                }
             }
-            ensure!(open()? == DOMAINS as i64 + 1, "{name}: {}", open()?);
-            for (one, slot) in all.iter().zip(slots) {
-                one.side.dev.close(slot)?;
+            ensure!(open()? == 2 * DOMAINS as i64 + 1, "{name}: {}", open()?);
+            for (dev, slot) in slots {
+                dev.close(slot)?;
             }
             until("closed queues", WAIT, || Ok((open()? == 1).then_some(())))
         };
