@@ -60,7 +60,7 @@ pub struct Test {
     /// Body of the test, run on both nodes at once.
     pub run: fn(&mut Ctx) -> Result<()>,
     /// Capabilities that the device must have ([`caps`]).
-    pub needs: u16,
+    pub needs: u32,
     /// Whether node 2 is lost afterwards; such a test comes last.
     pub loses_peer: bool,
 }
@@ -123,7 +123,7 @@ impl Test {
 
     /// Adds capabilities that the device must have ([`caps`]).
     #[must_use]
-    pub const fn needs(self, caps: u16) -> Self {
+    pub const fn needs(self, caps: u32) -> Self {
         Self {
             needs: self.needs | caps,
             ..self

@@ -28,6 +28,7 @@ pub mod roce;
 pub mod target;
 
 use crate::buf::Buf;
+use crate::harness::caps::IB_TRANSPORT;
 use crate::harness::{Ctx, Test, LONG, NETNS};
 use crate::op::{self, iov};
 use crate::pair::{Pair, Remote, REMOTE};
@@ -41,35 +42,42 @@ pub const TESTS: &[Test] = &[
         run(c, handshakes::ask)
     })
     .seconds(25)
-    .on(NETNS),
+    .on(NETNS)
+    .needs(IB_TRANSPORT),
     Test::pair("wire.hostile_answers_leave_target_sound", |c| {
         run(c, handshakes::answer)
     })
     .seconds(25)
-    .on(NETNS),
+    .on(NETNS)
+    .needs(IB_TRANSPORT),
     Test::pair("wire.hostile_operations_leave_target_sound", |c| {
         run(c, operations::round)
     })
     .seconds(25)
-    .on(NETNS),
+    .on(NETNS)
+    .needs(IB_TRANSPORT),
     Test::pair("wire.requests_with_invalid_mtu_are_refused", |c| {
         once(c, datagrams::no_mtu)
     })
-    .on(NETNS),
+    .on(NETNS)
+    .needs(IB_TRANSPORT),
     Test::pair(
         "wire.peer_never_answering_is_given_up",
         handshakes::never_answers,
     )
     .seconds(150)
-    .on(LONG),
+    .on(LONG)
+    .needs(IB_TRANSPORT),
     Test::pair("wire.peer_never_ready_is_given_up", handshakes::never_ready)
         .seconds(150)
-        .on(LONG),
+        .on(LONG)
+        .needs(IB_TRANSPORT),
     Test::pair("wire.forged_datagrams_leave_target_sound", |c| {
         run(c, datagrams::round)
     })
     .seconds(25)
-    .on(NETNS),
+    .on(NETNS)
+    .needs(IB_TRANSPORT),
 ];
 
 /// Default duration of each test in seconds.

@@ -120,7 +120,9 @@ pub(crate) fn load(file: &str) -> Result<()> {
     }
     let mut args = vec![path.as_str()];
     if file == "kverbs.ko" {
-        // Off by default.
+        // Off by default. The kernel's own requests for the module use the file.
+        std::fs::create_dir_all("/etc/modprobe.d")?;
+        std::fs::write("/etc/modprobe.d/kverbs.conf", "options kverbs iwarp=1\n")?;
         args.push("iwarp=1");
     }
     run("insmod", &args).map(drop)

@@ -8,6 +8,7 @@ use super::auth_wire::{accept, connect, endpoint, listen};
 use super::classes::raw_cm::{nobodys_qp, CmEvent, RawCm, CONNECT_REQUEST, REJECTED};
 use super::modules::{add_link, delete_link};
 use crate::auth::{KEY, OTHER};
+use crate::harness::caps::IB_TRANSPORT;
 use crate::harness::{Ctx, Test, NETNS, TWO};
 use crate::pair::{Side, WAIT};
 use anyhow::{bail, ensure, Context, Result};
@@ -22,19 +23,23 @@ use std::net::SocketAddr;
 pub const TESTS: &[Test] = &[
     Test::pair("auth.p07_forged_requests_are_refused_unheard", requests)
         .on(NETNS | TWO)
-        .seconds(30),
+        .seconds(30)
+        .needs(IB_TRANSPORT),
     Test::pair("auth.p07_replayed_requests_are_refused", replayed)
         .on(NETNS | TWO)
-        .seconds(15),
+        .seconds(15)
+        .needs(IB_TRANSPORT),
     Test::pair("auth.p07_forged_answers_fail_the_connect", answers)
         .on(NETNS | TWO)
-        .seconds(60),
+        .seconds(60)
+        .needs(IB_TRANSPORT),
     Test::pair(
         "auth.p07_device_removed_mid_handshake_fails_the_connect",
         removed,
     )
     .on(NETNS)
-    .seconds(30),
+    .seconds(30)
+    .needs(IB_TRANSPORT),
 ];
 
 /// Port of the hostile listener.

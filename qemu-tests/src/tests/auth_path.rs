@@ -7,6 +7,7 @@ use super::auth_hostile::{bytes, cookie, cookie_of, mac, unproven, Ask, DATA};
 use super::auth_wire::{accept, connect, listen};
 use super::classes::raw_cm::nobodys_qp;
 use crate::auth::KEY;
+use crate::harness::caps::IB_TRANSPORT;
 use crate::harness::guest::{run, until};
 use crate::harness::{skip, Ctx, Test, NETNS, TWO};
 use crate::pair::Side;
@@ -27,7 +28,8 @@ pub const TESTS: &[Test] = &[
         .on(TWO),
     Test::pair("auth.p07_proofs_of_many_ranks_are_good_once_each", many)
         .seconds(20)
-        .on(NETNS),
+        .on(NETNS)
+        .needs(IB_TRANSPORT),
     Test::pair("auth.p07_proof_without_memory_for_it_is_retried", no_memory)
         .seconds(10)
         .on(NETNS),

@@ -7,6 +7,7 @@ use super::auth::led;
 use super::refused;
 use crate::auth::{self, keyed, Agent, Enforced, KEY, OTHER};
 use crate::buf::Buf;
+use crate::harness::caps::REMOTE_ERRORS;
 use crate::harness::{Ctx, Test, NETNS, SHM};
 use crate::op::{self, iov};
 use crate::pair::{key_entries, Remote, Side, LOCAL, REMOTE, WAIT};
@@ -21,7 +22,7 @@ pub const TESTS: &[Test] = &[
     Test::pair("auth.p07_peers_with_the_same_key_connect", same_key),
     Test::pair("auth.p07_peers_without_the_key_are_rejected", without).seconds(15),
     Test::pair("auth.p07_refusal_by_application_delivers_its_data", refusal),
-    Test::pair("auth.p07_leaked_key_in_another_group_is_refused", leaked),
+    Test::pair("auth.p07_leaked_key_in_another_group_is_refused", leaked).needs(REMOTE_ERRORS),
     Test::pair("auth.p07_rank_through_seven_steps_connects", seven_steps).seconds(15),
     Test::pair(
         "auth.p07_namespaces_of_one_user_need_own_grants",
@@ -33,7 +34,8 @@ pub const TESTS: &[Test] = &[
         own_keys,
     )
     .on(NETNS | SHM)
-    .seconds(15),
+    .seconds(15)
+    .needs(REMOTE_ERRORS),
     Test::pair(
         "auth.p07_grant_revoked_mid_transfer_ends_endpoint_and_keys",
         mid_transfer,

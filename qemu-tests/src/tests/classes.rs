@@ -15,6 +15,7 @@ mod memory;
 mod outputs;
 pub(super) mod raw_cm;
 
+use crate::harness::caps::{IB_TRANSPORT, PINS_ONCE, REMOTE_ERRORS, SILENCE};
 use crate::harness::{Test, NETNS, ONE, SHM};
 use crate::raw::{self, Dev};
 use crate::sys;
@@ -28,7 +29,8 @@ pub const TESTS: &[Test] = &[
         lifetime::closed_while_retransmitting,
     )
     .seconds(60)
-    .on(NETNS),
+    .on(NETNS)
+    .needs(SILENCE),
     Test::pair(
         "classes.cve_2025_68260_completion_against_teardown_comes_once",
         lifetime::completion_against_teardown,
@@ -62,7 +64,8 @@ pub const TESTS: &[Test] = &[
         frames::malformed_first_frames,
     )
     .seconds(10)
-    .on(NETNS),
+    .on(NETNS)
+    .needs(IB_TRANSPORT),
     Test::alone(
         "classes.cve_2026_23243_lengths_beyond_limits_are_refused",
         inputs::lengths_at_their_ends,
@@ -76,6 +79,7 @@ pub const TESTS: &[Test] = &[
         "classes.cve_2014_8159_wrapping_ranges_are_refused",
         inputs::ranges_that_wrap,
     )
+    .needs(REMOTE_ERRORS)
     .seconds(8)
     .on(NETNS | SHM),
     Test::alone(
@@ -108,6 +112,7 @@ pub const TESTS: &[Test] = &[
         "classes.memlock_under_many_threads_is_exact",
         memory::memlock_of_threads,
     )
+    .needs(PINS_ONCE)
     .verbs()
     .seconds(15),
     Test::alone(

@@ -4,7 +4,7 @@
 
 use super::refused;
 use crate::buf::{pattern_bytes, Buf};
-use crate::harness::caps::ABORTED_CONNECTS;
+use crate::harness::caps::{ABORTED_CONNECTS, QUICK_CLOSES};
 use crate::harness::{skip, Ctx, Test, SMOKE};
 use crate::op::{self, iov};
 use crate::pair::{Opts, Pair, Side, WAIT};
@@ -62,7 +62,8 @@ pub const TESTS: &[Test] = &[
         "cm.connect_repeated_succeeds_each_time",
         connect_again_and_again,
     )
-    .seconds(15),
+    .seconds(15)
+    .needs(QUICK_CLOSES),
     Test::pair("cm.requests_in_deep_backlog_are_all_served", deep_backlog).seconds(8),
 ];
 

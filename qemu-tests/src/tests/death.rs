@@ -6,7 +6,7 @@
 use super::keys::hammer;
 use super::modules::{add_link, delete_link};
 use crate::buf::Buf;
-use crate::harness::caps::IB_TRANSPORT;
+use crate::harness::caps::{IB_TRANSPORT, QUICK_CLOSES};
 use crate::harness::guest::{ask_host, run, until};
 use crate::harness::{Ctx, Test, TWO};
 use crate::op::{self, iov};
@@ -52,7 +52,9 @@ pub const TESTS: &[Test] = &[
     })
     .seconds(30)
     .on(TWO),
-    Test::pair("death.p11_storm_leaves_nothing", crate::storm::round).seconds(45),
+    Test::pair("death.p11_storm_leaves_nothing", crate::storm::round)
+        .seconds(45)
+        .needs(QUICK_CLOSES),
     Test::pair("death.frozen_peer_goes_on_or_ends_cleanly", frozen)
         .seconds(20)
         .on(TWO),

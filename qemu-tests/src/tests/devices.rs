@@ -11,6 +11,7 @@ use super::modules::add_link;
 use super::refused;
 use crate::buf::Buf;
 use crate::fault::calls::memory::touch;
+use crate::harness::caps::OTHER_CARDS;
 use crate::harness::guest::{load, unload, until};
 use crate::harness::leaks::resting;
 use crate::harness::{Ctx, Env, Test, Topology, LONG as LONG_RUN, NETNS};
@@ -35,61 +36,72 @@ pub const TESTS: &[Test] = &[
         },
     )
     .seconds(200)
-    .on(NETNS | LONG_RUN),
+    .on(NETNS | LONG_RUN)
+    .needs(OTHER_CARDS),
     Test::pair(
         "devices.memory_in_pieces_moves_over_each_profile",
         pieces_over_each,
     )
     .seconds(20)
-    .on(NETNS),
+    .on(NETNS)
+    .needs(OTHER_CARDS),
     Test::pair(
         "devices.p04_window_beyond_the_page_list_is_refused_over_each_profile",
         beyond_each,
     )
     .seconds(20)
-    .on(NETNS),
+    .on(NETNS)
+    .needs(OTHER_CARDS),
     Test::pair(
         "devices.messages_of_3_mib_fit_where_regions_have_pieces_of_1_mib",
         messages,
     )
     .seconds(20)
-    .on(NETNS),
+    .on(NETNS)
+    .needs(OTHER_CARDS),
     Test::pair(
         "devices.p04_large_keys_come_no_second_time_where_regions_return",
         large,
     )
     .seconds(20)
-    .on(NETNS),
+    .on(NETNS)
+    .needs(OTHER_CARDS),
     Test::pair(
         "devices.large_keys_and_pieces_beyond_the_share_of_a_user_end_with_edquot",
         counted,
     )
     .seconds(20)
-    .on(NETNS),
+    .on(NETNS)
+    .needs(OTHER_CARDS),
     Test::pair(
         "devices.p11_refused_verb_fails_its_call_and_leaves_nothing",
         refusals,
     )
     .seconds(60)
-    .on(NETNS),
+    .on(NETNS)
+    .needs(OTHER_CARDS),
     Test::pair(
         "devices.p11_removal_inside_each_verb_ends_all_objects",
         removals,
     )
     .seconds(60)
-    .on(NETNS),
+    .on(NETNS)
+    .needs(OTHER_CARDS),
     Test::pair("devices.p03_lying_fence_is_noticed", lies)
         .seconds(20)
-        .on(NETNS),
+        .on(NETNS)
+        .needs(OTHER_CARDS),
     Test::pair("devices.bouncing_dma_is_refused", bounces)
         .seconds(10)
-        .on(NETNS),
+        .on(NETNS)
+        .needs(OTHER_CARDS),
     Test::pair(
         "devices.profile_of_a_run_is_back_after_a_test",
         profile_returns,
     )
     .seconds(5)
-    .on(NETNS),
+    .on(NETNS)
+    .needs(OTHER_CARDS),
 ];
 
 pub(super) const PAGE: u64 = 4096;

@@ -7,6 +7,7 @@ use super::devices_values::{alone, Few, Keys, PLAIN, VALUES};
 use super::refused;
 use crate::auth;
 use crate::buf::Buf;
+use crate::harness::caps::OTHER_CARDS;
 use crate::harness::guest::{self, until};
 use crate::harness::{Ctx, Test, NETNS};
 use crate::pair::{Side, LOCAL, REMOTE, WAIT};
@@ -22,13 +23,15 @@ pub const TESTS: &[Test] = &[
         |c| alone(c, counts),
     )
     .seconds(20)
-    .on(NETNS),
+    .on(NETNS)
+    .needs(OTHER_CARDS),
     Test::pair(
         "devices.p04_strict_domain_repeats_no_value_and_gets_enospc",
         |c| alone(c, strict_domain),
     )
     .seconds(20)
-    .on(NETNS),
+    .on(NETNS)
+    .needs(OTHER_CARDS),
     Test::pair(
         "devices.key_queue_of_domain_without_slots_is_closed_and_opens_again",
         |c| alone(c, idle_queues),

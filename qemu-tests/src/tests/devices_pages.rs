@@ -7,6 +7,7 @@ use super::key_seen::counters;
 use super::key_wide::{through_windows, with_huge, Window, HUGE};
 use super::keys::{try_all, Bench};
 use super::refused;
+use crate::harness::caps::OTHER_CARDS;
 use crate::harness::{Ctx, Test, NETNS};
 use crate::pair::{Side, LOCAL, REMOTE};
 use crate::profile::{Fake, PROFILES};
@@ -20,13 +21,15 @@ pub const TESTS: &[Test] = &[
         over_each,
     )
     .seconds(60)
-    .on(NETNS),
+    .on(NETNS)
+    .needs(OTHER_CARDS),
     Test::pair(
         "devices.p05_windows_of_huge_pages_on_rxe_are_fast_registrations",
         over_rxe,
     )
     .seconds(20)
-    .on(NETNS),
+    .on(NETNS)
+    .needs(OTHER_CARDS),
 ];
 
 /// Length of the devices' page lists.

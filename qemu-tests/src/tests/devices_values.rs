@@ -8,6 +8,7 @@ use super::key_policy::Parameter;
 use super::key_seen::counters;
 use super::refused;
 use crate::buf::Buf;
+use crate::harness::caps::OTHER_CARDS;
 use crate::harness::guest::{load, unload, until};
 use crate::harness::{skip, Ctx, Env, Test, LONG as LONG_RUN, NETNS};
 use crate::pair::{key_entries, Side, LOCAL, REMOTE, WAIT};
@@ -26,42 +27,49 @@ pub const TESTS: &[Test] = &[
         |c| alone(c, strict_alone),
     )
     .seconds(20)
-    .on(NETNS),
+    .on(NETNS)
+    .needs(OTHER_CARDS),
     Test::pair(
         "devices.p04_plain_endpoint_after_a_strict_one_gets_rested_values",
         |c| alone(c, strict_and_plain),
     )
     .seconds(120)
-    .on(NETNS),
+    .on(NETNS)
+    .needs(OTHER_CARDS),
     Test::pair(
         "devices.p04_user_who_draws_many_values_exhausts_its_own_budget_alone",
         |c| alone(c, own_budget),
     )
     .seconds(120)
-    .on(NETNS),
+    .on(NETNS)
+    .needs(OTHER_CARDS),
     Test::pair("devices.p04_failed_reservation_spends_no_value", |c| {
         alone(c, failed)
     })
     .seconds(10)
-    .on(NETNS),
+    .on(NETNS)
+    .needs(OTHER_CARDS),
     Test::pair(
         "devices.p12_queue_of_each_groups_keys_counts_for_its_user",
         |c| alone(c, queues),
     )
     .seconds(20)
-    .on(NETNS),
+    .on(NETNS)
+    .needs(OTHER_CARDS),
     Test::pair(
         "devices.p11_end_of_many_keys_is_bounded_if_the_driver_refuses_all",
         |c| alone(c, refused_for_ever),
     )
     .seconds(40)
-    .on(NETNS),
+    .on(NETNS)
+    .needs(OTHER_CARDS),
     Test::pair(
         "devices.p04_small_and_large_keys_of_few_regions_get_rested_values",
         |c| alone(c, small_and_large),
     )
     .seconds(120)
-    .on(NETNS),
+    .on(NETNS)
+    .needs(OTHER_CARDS),
     Test::pair(
         "devices.p04_4096_resting_regions_refuse_soon_and_serve_after_the_rest",
         |c| match sys::slowness() {
@@ -70,7 +78,8 @@ pub const TESTS: &[Test] = &[
         },
     )
     .seconds(120)
-    .on(LONG_RUN),
+    .on(LONG_RUN)
+    .needs(OTHER_CARDS),
 ];
 
 /// Runs a test on node 1.

@@ -5,6 +5,7 @@
 
 use super::authd::{once, Rig};
 use super::programs::{json, kfi};
+use crate::harness::caps::IB_TRANSPORT;
 use crate::harness::guest::{load, run, unload};
 use crate::harness::{Ctx, Test, NETNS, ONE};
 use anyhow::{ensure, Context, Result};
@@ -45,7 +46,9 @@ pub const TESTS: &[Test] = &[
     )
     .on(NETNS),
     Test::pair("doctor.grant_missing_does_not_blame_the_peer", grant).on(NETNS),
-    Test::pair("doctor.port_closed_is_found", port).on(NETNS),
+    Test::pair("doctor.port_closed_is_found", port)
+        .on(NETNS)
+        .needs(IB_TRANSPORT),
     Test::pair("doctor.route_missing_is_found_and_mended", route).on(NETNS),
     Test::pair("doctor.route_to_far_peer_missing_is_found", far).on(NETNS),
 ];
@@ -165,7 +168,7 @@ const MODPROBE: &str = "\
 load() {
     if [ -e /sys/module/$1 ]; then return; fi
     if [ $1 != kfabric ]; then load kfabric; fi
-    insmod /kfi/ko/$1.ko
+    insmod /kfi/ko/$1.ko $([ $1 = kverbs ] && echo iwarp=1)
 }
 how=load
 for arg; do

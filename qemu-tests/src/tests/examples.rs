@@ -4,7 +4,7 @@
 
 use super::kernel::{log_end, records};
 use super::pmem::Device;
-use crate::harness::caps::ARRIVED_WRITES;
+use crate::harness::caps::{ARRIVED_WRITES, LATE_RECEIVES, QUICK_CLOSES};
 use crate::harness::guest::{load, module_users, run, unload, until};
 use crate::harness::{Ctx, Test, NETNS, ONE, SHM};
 use crate::pair::WAIT;
@@ -36,7 +36,9 @@ pub const TESTS: &[Test] = &[
     Test::pair("examples.libfabric_program_moves_data", libfabric),
     Test::pair("examples.pingpong_between_nodes_completes", pingpong).seconds(10),
     Test::alone("examples.info_of_own_address_lists_device", info),
-    Test::alone("examples.auth_key_decides_about_connections", auth).seconds(8),
+    Test::alone("examples.auth_key_decides_about_connections", auth)
+        .seconds(8)
+        .needs(QUICK_CLOSES),
     Test::alone(
         "examples.bpftrace_script_names_existing_tracepoints",
         script,
@@ -46,7 +48,9 @@ pub const TESTS: &[Test] = &[
         .on(SHM | NETNS)
         .needs(ARRIVED_WRITES)
         .seconds(10),
-    Test::alone("examples.tokio_tasks_exchange_messages", tokio).seconds(8),
+    Test::alone("examples.tokio_tasks_exchange_messages", tokio)
+        .seconds(8)
+        .needs(LATE_RECEIVES),
 ];
 
 /// Loads a module, which runs the sample; checks the lines in the kernel's log and the modules'

@@ -4,6 +4,7 @@
 //! node 2 is `interop/fi_msg_peer.c`, built in the guest.
 
 use crate::buf::Buf;
+use crate::harness::caps::IB_TRANSPORT;
 use crate::harness::guest::run;
 use crate::harness::{skip, Ctx, Test, WRONG_DATA};
 use crate::op::{self, iov};
@@ -21,11 +22,13 @@ pub const TESTS: &[Test] = &[
     Test::pair("interop.libfabric_verbs_connecting_exchanges_data", |c| {
         talk(c, true)
     })
-    .seconds(15),
+    .seconds(15)
+    .needs(IB_TRANSPORT),
     Test::pair("interop.libfabric_verbs_accepting_exchanges_data", |c| {
         talk(c, false)
     })
-    .seconds(15),
+    .seconds(15)
+    .needs(IB_TRANSPORT),
 ];
 
 /// Sizes and words, as in the peer's source.

@@ -8,6 +8,7 @@ use super::library::Lib;
 use super::promises::{run_to_the_end, REM_ACCESS_ERR};
 use super::refused;
 use crate::buf::Buf;
+use crate::harness::caps::{REMOTE_ERRORS, WIDE_WINDOWS};
 use crate::harness::guest::until;
 use crate::harness::{Ctx, Env, Test};
 use crate::op::{self, iov};
@@ -25,8 +26,11 @@ pub const TESTS: &[Test] = &[
         "keys.p05_sigkill_in_every_key_state_leaves_nothing",
         sigkill,
     )
-    .seconds(90),
-    Test::pair("keys.p11_sigkill_in_every_key_state_notifies_peer", told).seconds(60),
+    .seconds(90)
+    .needs(WIDE_WINDOWS),
+    Test::pair("keys.p11_sigkill_in_every_key_state_notifies_peer", told)
+        .seconds(60)
+        .needs(REMOTE_ERRORS),
 ];
 
 const PAGE: u64 = 4096;

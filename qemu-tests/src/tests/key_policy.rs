@@ -5,6 +5,7 @@
 
 use super::key_seen::counters;
 use super::keys::{try_all, Bench, Try};
+use crate::harness::caps::WIDE_WINDOWS;
 use crate::harness::{Ctx, Test};
 use crate::pair::{Remote, LOCAL, REMOTE};
 use anyhow::{ensure, Result};
@@ -21,7 +22,8 @@ pub const TESTS: &[Test] = &[
         "keys.p03_batch_of_invalidated_keys_is_refused_after_one_wait",
         batch,
     )
-    .seconds(20),
+    .seconds(20)
+    .needs(WIDE_WINDOWS),
     Test::pair(
         "keys.p03_region_closed_after_invalidations_is_unreachable",
         closed,

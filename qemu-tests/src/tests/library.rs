@@ -3,6 +3,7 @@
 //! libkfabric, the safe Rust library, over the real kernel.
 
 use crate::buf::pattern_bytes;
+use crate::harness::caps::{IMMEDIATE_DATA, REMOTE_ERRORS};
 use crate::harness::{Ctx, Env, Test};
 use crate::pair::WAIT;
 use anyhow::{bail, ensure, Context, Result};
@@ -17,8 +18,8 @@ use std::time::Duration;
 
 /// The topic's tests.
 pub const TESTS: &[Test] = &[
-    Test::pair("lib.messages_of_each_size_arrive", messages),
-    Test::pair("lib.one_sided_ops_with_keys_succeed", one_sided),
+    Test::pair("lib.messages_of_each_size_arrive", messages).needs(IMMEDIATE_DATA),
+    Test::pair("lib.one_sided_ops_with_keys_succeed", one_sided).needs(REMOTE_ERRORS),
     Test::pair("lib.batch_beyond_queue_depth_is_accepted_in_part", batch),
     Test::pair("lib.rejected_connection_delivers_the_reason", refusals),
     Test::alone("lib.close_refused_returns_the_object", close_gives_back),
@@ -30,7 +31,8 @@ pub const TESTS: &[Test] = &[
     Test::pair(
         "lib.p02_memory_under_other_auth_key_is_unreachable",
         auth_keys,
-    ),
+    )
+    .needs(REMOTE_ERRORS),
 ];
 
 /// Objects that one node opens through the library.

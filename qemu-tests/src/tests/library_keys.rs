@@ -4,6 +4,7 @@
 
 use super::library::Lib;
 use crate::buf::pattern_bytes;
+use crate::harness::caps::REMOTE_ERRORS;
 use crate::harness::{Ctx, Test};
 use crate::pair::WAIT;
 use anyhow::{bail, ensure, Context, Result};
@@ -17,13 +18,17 @@ pub const TESTS: &[Test] = &[
         "lib.p02_sub_region_key_grants_exactly_its_range_and_rights",
         exact,
     )
-    .seconds(20),
-    Test::pair("lib.p03_sub_region_closed_revokes_its_key_alone", ends).seconds(10),
+    .seconds(20)
+    .needs(REMOTE_ERRORS),
+    Test::pair("lib.p03_sub_region_closed_revokes_its_key_alone", ends)
+        .seconds(10)
+        .needs(REMOTE_ERRORS),
     Test::pair(
         "lib.raw_key_sent_as_bytes_works_and_flipped_is_refused",
         raw_keys,
     )
-    .seconds(10),
+    .seconds(10)
+    .needs(REMOTE_ERRORS),
     Test::alone("lib.sub_region_with_bad_arguments_is_refused", rules),
 ];
 

@@ -5,6 +5,7 @@
 
 use super::library::Lib;
 use crate::buf::pattern_bytes;
+use crate::harness::caps::{IMMEDIATE_DATA, REMOTE_ERRORS};
 use crate::harness::{Ctx, Test, SHM};
 use crate::pair::WAIT;
 use crate::sys::heap::{post, Heap};
@@ -13,7 +14,7 @@ use kfabric::{Access, Caps, Completion, Errno, Event, Piece, RawOp, RemoteMem, T
 
 /// The topic's tests.
 pub const TESTS: &[Test] = &[
-    Test::pair("lib.raw_messages_of_pieces_arrive", |c| pieces(c, false)),
+    Test::pair("lib.raw_messages_of_pieces_arrive", |c| pieces(c, false)).needs(IMMEDIATE_DATA),
     Test::pair("lib.raw_messages_of_pieces_arrive_by_rings", |c| {
         pieces(c, true)
     })
@@ -21,9 +22,10 @@ pub const TESTS: &[Test] = &[
     Test::pair(
         "lib.raw_one_sided_ops_succeed_or_name_their_inject",
         one_sided,
-    ),
+    )
+    .needs(REMOTE_ERRORS),
     Test::pair("lib.request_peeked_and_read_names_its_origin", origin),
-    Test::pair("lib.region_retired_in_use_refuses_its_peer", retired),
+    Test::pair("lib.region_retired_in_use_refuses_its_peer", retired).needs(REMOTE_ERRORS),
 ];
 
 /// Its address is the context of an injected operation.

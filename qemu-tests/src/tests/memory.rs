@@ -5,6 +5,7 @@
 
 use super::refused;
 use crate::buf::Buf;
+use crate::harness::caps::ANY_WINDOW;
 use crate::harness::leaks::vm_pin;
 use crate::harness::{skip, Ctx, Test, SMOKE};
 use crate::op::{self, iov};
@@ -32,7 +33,7 @@ pub const TESTS: &[Test] = &[
     Test::alone("mr.memlock_overlap_is_charged_twice", memlock_overlap),
     Test::alone("mr.region_at_process_exit_is_freed", freed_by_exit),
     Test::alone("mr.range_beyond_memory_is_refused_at_once", absurd_sizes),
-    Test::pair("mr.huge_pages_registered_carry_data", huge_pages),
+    Test::pair("mr.huge_pages_registered_carry_data", huge_pages).needs(ANY_WINDOW),
     Test::pair("mr.file_pages_registered_carry_data", file_pages),
     Test::pair(
         "mr.fork_while_pinned_leaves_pages_to_parent",

@@ -4,7 +4,7 @@
 
 use super::refused;
 use crate::buf::{pattern_bytes, Buf};
-use crate::harness::caps::{IMMEDIATE_DATA, LATE_RECEIVES, REMOTE_ERRORS};
+use crate::harness::caps::{IMMEDIATE_DATA, LATE_RECEIVES, LONG_MESSAGES, REMOTE_ERRORS};
 use crate::harness::{Ctx, Test, SMOKE};
 use crate::op::{self, iov};
 use crate::pair::{Opts, Pair, LONG};
@@ -16,10 +16,14 @@ pub const TESTS: &[Test] = &[
     Test::pair("msg.send_of_each_size_arrives", send_sizes)
         .seconds(8)
         .also(SMOKE),
-    Test::pair("msg.send_of_64m_arrives", send_64m).seconds(30),
+    Test::pair("msg.send_of_64m_arrives", send_64m)
+        .seconds(30)
+        .needs(LONG_MESSAGES),
     Test::pair("msg.send_unaligned_arrives", unaligned),
-    Test::pair("msg.send_of_scattered_pieces_arrives", iov_forms),
-    Test::pair("msg.sends_both_ways_at_once_arrive", both_ways_at_once).seconds(10),
+    Test::pair("msg.send_of_scattered_pieces_arrives", iov_forms).needs(LONG_MESSAGES),
+    Test::pair("msg.sends_both_ways_at_once_arrive", both_ways_at_once)
+        .seconds(10)
+        .needs(LONG_MESSAGES),
     Test::pair("msg.sends_posted_together_complete_in_order", order_is_kept),
     Test::pair(
         "msg.send_too_long_for_receive_fails_both_sides",

@@ -4,7 +4,7 @@
 
 use super::pmem::Device;
 use crate::buf::{pattern_bytes, Buf};
-use crate::harness::caps::ARRIVED_WRITES;
+use crate::harness::caps::{ARRIVED_WRITES, IMMEDIATE_DATA};
 use crate::harness::{Ctx, Test, NETNS, SHM};
 use crate::pair::WAIT;
 use crate::sys::{self, Ended};
@@ -20,10 +20,16 @@ pub const TESTS: &[Test] = &[
     Test::alone("kfi.info_of_own_device_lists_it", info),
     Test::alone("kfi.show_of_open_objects_lists_them", show),
     Test::alone("kfi.error_of_each_kind_has_documented_status", errors).seconds(8),
-    Test::pair("kfi.ping_to_server_is_answered", ping).seconds(15),
-    Test::pair("kfi.provider_left_out_uses_best_one", unnamed).seconds(15),
+    Test::pair("kfi.ping_to_server_is_answered", ping)
+        .seconds(15)
+        .needs(IMMEDIATE_DATA),
+    Test::pair("kfi.provider_left_out_uses_best_one", unnamed)
+        .seconds(15)
+        .needs(IMMEDIATE_DATA),
     Test::pair("kfi.get_of_each_size_copies_file", get).seconds(15),
-    Test::pair("kfi.put_of_each_size_replaces_file", put).seconds(15),
+    Test::pair("kfi.put_of_each_size_replaces_file", put)
+        .seconds(15)
+        .needs(IMMEDIATE_DATA),
     Test::pair("kfi.put_to_read_only_server_is_refused", put_refused).seconds(8),
     Test::pair("kfi.p10_durable_put_writes_persistent_memory", put_durable)
         .on(SHM | NETNS)

@@ -8,6 +8,7 @@ use super::keys::{hammer, Bench, Try};
 use super::refused;
 use crate::buf::Buf;
 use crate::fuzz::rng::Rng;
+use crate::harness::caps::REMOTE_ERRORS;
 use crate::harness::guest::until;
 use crate::harness::leaks::vm_pin;
 use crate::harness::{Ctx, Test, LONG as LONG_TESTS};
@@ -36,12 +37,15 @@ pub const TESTS: &[Test] = &[
     )
     .seconds(1200)
     .on(LONG_TESTS),
-    Test::pair("keys.p03_revoke_under_ops_notifies_both_sides", both_told).seconds(30),
+    Test::pair("keys.p03_revoke_under_ops_notifies_both_sides", both_told)
+        .seconds(30)
+        .needs(REMOTE_ERRORS),
     Test::pair(
         "keys.p03_revoke_before_disconnect_reports_one_reason",
         leaves_at_once,
     )
-    .seconds(30),
+    .seconds(30)
+    .needs(REMOTE_ERRORS),
     Test::pair("keys.p04_old_key_tried_again_reads_nothing", old_keys).seconds(20),
     Test::pair("keys.p04_guesses_from_outside_never_hit", guess_outside).seconds(60),
     Test::pair("keys.p04_guesses_from_inside_hit_one_in_128", guess_inside)

@@ -5,7 +5,7 @@
 use super::msg::SIZES;
 use super::refused;
 use crate::buf::{pattern_bytes, Buf};
-use crate::harness::caps::IMMEDIATE_DATA;
+use crate::harness::caps::{ANY_WINDOW, IMMEDIATE_DATA};
 use crate::harness::{skip, Ctx, Test, SMOKE, TWO, WRONG_DATA};
 use crate::op::{self, iov};
 use crate::pair::{Pair, Remote, LONG, REMOTE};
@@ -22,8 +22,12 @@ pub const TESTS: &[Test] = &[
     Test::pair("rma.read_of_each_size_arrives", read_sizes)
         .seconds(8)
         .also(SMOKE),
-    Test::pair("rma.write_of_64m_arrives", write_64m).seconds(30),
-    Test::pair("rma.read_of_64m_arrives", read_64m).seconds(30),
+    Test::pair("rma.write_of_64m_arrives", write_64m)
+        .seconds(30)
+        .needs(ANY_WINDOW),
+    Test::pair("rma.read_of_64m_arrives", read_64m)
+        .seconds(30)
+        .needs(ANY_WINDOW),
     // Between namespaces the test would take as long again, and need the memory twice.
     Test::pair("rma.write_and_read_of_1g_arrive", write_read_1g)
         .seconds(120)

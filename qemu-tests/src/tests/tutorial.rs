@@ -184,7 +184,7 @@ modprobe() {
     for name; do
         if [ \"$name\" = -a ] || [ -e \"/sys/module/$name\" ]; then continue; fi
         if [ -e \"/kfi/ko/$name.ko\" ]
-        then insmod \"/kfi/ko/$name.ko\"
+        then insmod \"/kfi/ko/$name.ko\" $([ $name = kverbs ] && echo iwarp=1)
         else command modprobe \"$name\"
         fi
     done

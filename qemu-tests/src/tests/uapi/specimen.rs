@@ -581,7 +581,11 @@ fn using(f: &Fixture) -> Vec<Specimen> {
             f.closed,
             o.side.domain.handle,
         )
-        .repeats(),
+        .repeats()
+        .may_fail(match o.side.domain.caps & KFI_ATOMIC {
+            0 => &[libc::EOPNOTSUPP],
+            _ => &[],
+        }),
         specimen(EpRings {
             ep: f.ep,
             ..Default::default()
