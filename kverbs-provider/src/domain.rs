@@ -234,11 +234,14 @@ impl DomainOps for Domain {
         let sge = (attr.iov_limit.max(1) * PIECES)
             .min(ib.max_sge())
             .min(MAX_SGE as u32);
+        let read_sge = sge.min(ib.max_read_sge());
+        // One operation of `iov_limit` pieces fits the queue, however few operations the caller wants at once.
+        let least = (attr.iov_limit.max(1) * PIECES).div_ceil(read_sge.max(1));
         let size = QpSize {
-            tx: attr.tx_size,
+            tx: attr.tx_size.max(least),
             rx: attr.rx_size,
             sge,
-            read_sge: sge.min(ib.max_read_sge()),
+            read_sge,
             of_owner: false,
         };
         let request = own_request::<Request>(request)?;

@@ -5,7 +5,7 @@
 
 use super::blk_pmem::Nvdimm;
 use super::key_batches::joined;
-use crate::harness::caps::{ARRIVED_WRITES, IMMEDIATE_DATA};
+use crate::harness::caps::{ARRIVED_WRITES, IMMEDIATE_DATA, OTHER_CARDS};
 use crate::harness::child::tell;
 use crate::harness::guest::{load_with, unload, until};
 use crate::harness::result::Part;
@@ -68,6 +68,16 @@ pub const TESTS: &[Test] = &[
     })
     .seconds(20)
     .on(ONE | NETNS | SHM),
+    Test::pair("kernel.c_lnd_over_reads_of_one_entry_passes", |c| {
+        let fake = c.first().then(Fake::load).transpose()?;
+        if let Some(fake) = &fake {
+            fake.set("max_sge_rd=1")?;
+        }
+        module(c, "kfi_test_c_lnd", &provider(c), "kfi-lnd")
+    })
+    .seconds(20)
+    .on(NETNS)
+    .needs(OTHER_CARDS),
     Test::pair("kernel.c_lnd_between_nodes_moves_data", |c| {
         between(c, "kfi_test_c_lnd", "tests=0 ")
     })
