@@ -109,5 +109,6 @@ const SIZE: QpSize = QpSize {
     rx: 1,
     sge: 1,
     read_sge: 1,
+    write_sge: 1,
     of_owner: true,
 };

@@ -235,13 +235,16 @@ impl DomainOps for Domain {
             .min(ib.max_sge())
             .min(MAX_SGE as u32);
         let read_sge = sge.min(ib.max_read_sge());
+        let write_sge = if ib.mixes_up_pieces() { 1 } else { sge };
         // One operation of `iov_limit` pieces fits the queue, however few operations the caller wants at once.
-        let least = (attr.iov_limit.max(1) * PIECES).div_ceil(read_sge.max(1));
+        let entries = attr.iov_limit.max(1) * PIECES;
+        let least = entries.div_ceil(read_sge.min(write_sge).max(1));
         let size = QpSize {
             tx: attr.tx_size.max(least),
             rx: attr.rx_size,
             sge,
             read_sge,
+            write_sge,
             of_owner: false,
         };
         let request = own_request::<Request>(request)?;

@@ -381,6 +381,11 @@ impl Region {
         Ok(())
     }
 
+    /// Returns whether fast registrations cover the region on an iWARP device.
+    pub(crate) fn has_page_lists(&self) -> bool {
+        self.mem().user().is_none() || !registers_user(self.group.device().ib())
+    }
+
     /// Returns the region's memory.
     fn mem(&self) -> &Arc<Memory> {
         &self.inner.mem

@@ -82,6 +82,13 @@ pub(super) fn for_each_sge(
     Ok(())
 }
 
+/// Returns whether siw would send other bytes than those of a message with several scatter entries
+/// ([`Device::mixes_up_pieces`]).
+pub(super) fn is_mixed_up(device: &Device, token: &OpToken) -> bool {
+    let listed = |seg| region_of(seg).is_some_and(Region::has_page_lists);
+    device.mixes_up_pieces() && token.segs().any(listed)
+}
+
 /// Copies up to `max` scatter entries of an operation into `sges`, and returns the total number.
 ///
 /// # Errors

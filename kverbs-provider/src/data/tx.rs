@@ -336,7 +336,8 @@ impl<H: Owner> DataPath<H> {
     ///
     /// - `EINVAL` if the key is not one of verbs.
     /// - `EMSGSIZE` if the operation has too many pieces.
-    /// - `EOPNOTSUPP` for a read into borrowed pages on iWARP.
+    /// - `EOPNOTSUPP` for a read into borrowed pages on iWARP, and for some messages of several pieces
+    ///   on siw ([`local::is_mixed_up`]).
     /// - The errors of [`local::gather`].
     #[inline(always)]
     fn plan(
@@ -353,6 +354,10 @@ impl<H: Owner> DataPath<H> {
             return Err(eopnotsupp());
         }
         let entries = local::gather(owner.group(), token, self.size.sge, sges)?;
+        let one_sided = matches!(opcode, Opcode::Read | Opcode::Write);
+        if entries > 1 && !one_sided && local::is_mixed_up(&self.device, token) {
+            return Err(eopnotsupp());
+        }
         let credits = rma::work_requests(opcode, entries, self.size)?;
         let (remote_addr, rkey) = match op.kind {
             // The device must not look at a key that may have been revoked.

@@ -289,6 +289,12 @@ impl Device {
         self.driver() == raw::rdma_driver_id_RDMA_DRIVER_SIW
     }
 
+    /// Returns whether the device may send other bytes than those of a work request with several scatter
+    /// entries. At the next entry, `siw_tx_hdt()` goes on in the page list where it was in the entry before.
+    pub(crate) fn mixes_up_pieces(&self) -> bool {
+        self.is_siw()
+    }
+
     /// Returns whether memory that receives the answer of a read must be registered with a right for
     /// peers to write (RFC 5040, section 5.2). siw checks the local right instead (`siw_proc_rresp()`).
     pub(crate) fn sinks_need_rights(&self) -> bool {

@@ -119,6 +119,8 @@ pub(crate) struct QpSize {
     pub(crate) sge: u32,
     /// Scatter entries of one read, at most `sge`.
     pub(crate) read_sge: u32,
+    /// Scatter entries of one write, at most `sge`.
+    pub(crate) write_sge: u32,
     /// True if a worker creates the queue pair: the user of the protection domain is charged, not
     /// the current task.
     pub(crate) of_owner: bool,
@@ -136,6 +138,7 @@ impl QpSize {
         rx: 1,
         sge: 1,
         read_sge: 1,
+        write_sge: 1,
         of_owner: false,
     };
 
@@ -143,6 +146,7 @@ impl QpSize {
     pub(crate) fn sge_of(self, opcode: Opcode) -> u32 {
         match opcode {
             Opcode::Read => self.read_sge,
+            Opcode::Write => self.write_sge,
             _ => self.sge,
         }
     }
