@@ -7,7 +7,11 @@
 //! rxe's own. The lengths of page lists of mlx5, qedr and ionic depend on the card; these are examples.
 
 use crate::harness::guest::{load, module_users, unload};
-use anyhow::{Context, Result};
+use crate::harness::Env;
+use crate::pair::own_info;
+use crate::raw::Dev;
+use anyhow::{ensure, Context, Result};
+use kfabric_uapi::KFI_PROTO_IWARP;
 use std::collections::BTreeMap;
 use std::fs;
 
@@ -29,8 +33,28 @@ pub struct Profile {
     pub invalidates: bool,
     /// Settings of the module.
     pub settings: &'static str,
+    /// Whether the driver has iWARP cards, too.
+    pub iwarp: bool,
     /// Files under `drivers/infiniband/hw` that the settings were read in, or as said.
     pub source: &'static str,
+}
+
+impl Profile {
+    /// Makes the devices behave as this profile's until the guest ends. On iWARP only kverbs' policies
+    /// change: siw has the card's transport, and keeps its own limits.
+    ///
+    /// # Errors
+    ///
+    /// - If the devices are iWARP devices and the driver has none.
+    /// - Those of [`Fake::with`].
+    pub fn begin(&self, env: &Env) -> Result<()> {
+        if own_info(&Dev::open()?, env)?.protocol == KFI_PROTO_IWARP {
+            ensure!(self.iwarp, "{} has no iWARP cards", self.name);
+            return act_as(self.driver);
+        }
+        Fake::with(self)?.stay();
+        Ok(())
+    }
 }
 
 /// All profiles.
@@ -39,6 +63,7 @@ pub const PROFILES: &[Profile] = &[
         name: "mlx5",
         driver: 1,
         invalidates: true,
+        iwarp: false,
         settings: "order=lifo user_byte=0 fence=real rereg=0 max_send_sge=30 max_recv_sge=30 max_sge_rd=30 \
                    max_qp_rd_atom=16 max_qp_init_rd_atom=16 max_fast_reg_page_list_len=65536",
         source: "mlx5/main.c (mlx5_ib_query_device), mlx5/mr.c and core/frmr_pools.c (user memory: the \
@@ -48,6 +73,7 @@ pub const PROFILES: &[Profile] = &[
         name: "mlx4",
         driver: 2,
         invalidates: true,
+        iwarp: false,
         settings: "order=cyclic fence=real rereg=0 max_send_sge=30 max_recv_sge=30 max_sge_rd=30 \
                    max_qp_rd_atom=16 max_qp_init_rd_atom=128 max_fast_reg_page_list_len=511",
         source: "mlx4/main.c (mlx4_ib_query_device), include/linux/mlx4/device.h, \
@@ -57,6 +83,7 @@ pub const PROFILES: &[Profile] = &[
         name: "bnxt_re",
         driver: 6,
         invalidates: true,
+        iwarp: false,
         settings: "order=lowest fence=real rereg=0 max_send_sge=6 max_recv_sge=6 max_sge_rd=6 \
                    max_qp_rd_atom=126 max_qp_init_rd_atom=126 max_fast_reg_page_list_len=512 atomic_cap=0",
         source: "bnxt_re/ib_verbs.c (bnxt_re_query_device), bnxt_re/qplib_sp.c, qplib_res.h; the order is \
@@ -66,6 +93,7 @@ pub const PROFILES: &[Profile] = &[
         name: "irdma",
         driver: 9,
         invalidates: true,
+        iwarp: true,
         settings: "order=random fence=real rereg=0 needs_udata=1 max_send_sge=13 max_recv_sge=13 \
                    max_sge_rd=13 max_qp_rd_atom=127 max_qp_init_rd_atom=128 max_fast_reg_page_list_len=262144",
         source: "irdma/verbs.c (irdma_query_device, irdma_create_stag, irdma_reg_user_mr), irdma/user.h, icrdma_hw.h",
@@ -74,6 +102,7 @@ pub const PROFILES: &[Profile] = &[
         name: "qedr",
         driver: 11,
         invalidates: true,
+        iwarp: false,
         settings: "order=lowest user_byte=0 fence=real rereg=0 max_send_sge=4 max_recv_sge=4 max_sge_rd=4 \
                    max_qp_rd_atom=16 max_qp_init_rd_atom=16 max_fast_reg_page_list_len=8192",
         source: "qedr/verbs.c (qedr_query_device, qedr_reg_user_mr), \
@@ -83,6 +112,7 @@ pub const PROFILES: &[Profile] = &[
         name: "ionic",
         driver: 21,
         invalidates: false,
+        iwarp: false,
         settings: "order=lowest fence=device rereg=0 max_send_sge=8 max_recv_sge=8 max_sge_rd=8 \
                    max_qp_rd_atom=16 max_qp_init_rd_atom=16 max_fast_reg_page_list_len=65536",
         source: "ionic/ionic_ibdev.c (ionic_query_device), ionic/ionic_res.h (ida_alloc_range)",
@@ -91,6 +121,7 @@ pub const PROFILES: &[Profile] = &[
         name: "hns",
         driver: 12,
         invalidates: false,
+        iwarp: false,
         settings: "order=lowest fence=device rereg=0 max_fast_reg_page_list_len=512",
         source: "hns/hns_roce_main.c (hns_roce_query_device), hns/hns_roce_mr.c (ida_alloc_range)",
     },
@@ -132,7 +163,7 @@ pub struct State {
     /// Those of the module.
     pub settings: String,
     /// The driver by whose policies kverbs acts.
-    pub driver: String,
+    pub driver: u32,
 }
 
 impl State {
@@ -145,14 +176,14 @@ impl State {
         let text = |path: &str| fs::read_to_string(path).with_context(|| path.to_owned());
         Ok(Self {
             settings: text(&format!("{FOLDER}/settings"))?,
-            driver: text(AS_DRIVER)?,
+            driver: text(AS_DRIVER)?.trim().parse()?,
         })
     }
 }
 
 /// Sets the driver by whose policies kverbs acts.
-fn act_as(driver: &str) -> Result<()> {
-    fs::write(AS_DRIVER, driver).context(AS_DRIVER)
+fn act_as(driver: u32) -> Result<()> {
+    fs::write(AS_DRIVER, driver.to_string()).context(AS_DRIVER)
 }
 
 impl Fake {
@@ -171,7 +202,7 @@ impl Fake {
         };
         let fake = Self { before };
         fake.set("default=1")?;
-        act_as("0")?;
+        act_as(0)?;
         Ok(fake)
     }
 
@@ -195,7 +226,7 @@ impl Fake {
         self.set("default=1")?;
         self.set(profile.settings)
             .with_context(|| profile.name.to_owned())?;
-        act_as(&profile.driver.to_string())
+        act_as(profile.driver)
     }
 
     /// Changes settings.
@@ -256,7 +287,7 @@ impl Fake {
     }
 
     /// Leaves the module loaded.
-    pub fn stay(self) {
+    fn stay(self) {
         std::mem::forget(self);
     }
 }
@@ -266,8 +297,8 @@ impl Drop for Fake {
         let ended = match &self.before {
             Some(State { settings, driver }) => self
                 .set(&format!("default=1 {settings}"))
-                .and_then(|()| act_as(driver.trim())),
-            None => act_as("0").and_then(|()| unload(MODULE)),
+                .and_then(|()| act_as(*driver)),
+            None => act_as(0).and_then(|()| unload(MODULE)),
         };
         if let Err(e) = ended {
             eprintln!("{e:#}");

@@ -298,7 +298,7 @@ impl Device {
     /// Returns whether memory that receives the answer of a read must be registered with a right for
     /// peers to write (RFC 5040, section 5.2). siw checks the local right instead (`siw_proc_rresp()`).
     pub(crate) fn sinks_need_rights(&self) -> bool {
-        self.is_iwarp() && !self.is_siw()
+        self.is_iwarp() && self.policy_driver() != raw::rdma_driver_id_RDMA_DRIVER_SIW
     }
 
     /// Returns whether rdma_cm can connect queue pairs of the port. iWARP ports count only if the
@@ -430,7 +430,8 @@ impl Device {
     }
 
     /// Returns the driver by whose policies keys are treated. It differs from [`Device::driver`] only
-    /// on software devices, in tests (parameter `as_driver`). Only `key/policy.rs` calls this.
+    /// on software devices, in tests (parameter `as_driver`). Only `key/policy.rs` and
+    /// [`Device::sinks_need_rights`] call this.
     pub(crate) fn policy_driver(&self) -> raw::rdma_driver_id {
         // SAFETY: By the type invariant the structure exists.
         unsafe { raw::kverbs_policy_driver(self.as_ptr()) }

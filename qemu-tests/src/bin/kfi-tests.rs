@@ -5,7 +5,7 @@
 use anyhow::{ensure, Context, Result};
 use clap::{Parser, Subcommand};
 use qemu_tests::harness::{child, runner, Env, Topology};
-use qemu_tests::profile::{self, Fake};
+use qemu_tests::profile;
 use qemu_tests::{bench, sys, tests};
 use std::process::ExitCode;
 use std::time::Duration;
@@ -130,7 +130,7 @@ fn run(command: Command) -> Result<u8> {
                 let profile = profile::find(&name)?;
                 // Nodes on one kernel share the module. Node 2 begins its first test later.
                 if env.node == 1 || !topology.is_one_kernel() {
-                    Fake::with(profile)?.stay();
+                    profile.begin(&env)?;
                 }
             }
             let mut plan = runner::Plan::choose(&tests::all(), topology, &only, &names);

@@ -58,9 +58,6 @@ impl<'a> Prepared<'a> {
     pub(super) fn new(ctx: &'a Context, args: &Args, report: &Report) -> Result<Self> {
         let (kernel, device) = (args.kernel, args.device);
         let over_profile = args.profile.is_some();
-        if over_profile && device != Device::Rxe {
-            bail!("only rxe behaves like another card");
-        }
         let options = Options {
             kernel,
             device,
