@@ -19,6 +19,9 @@
 /* Time limit for the connection, which does not leave the host. */
 #define LOOP_TIME (10 * HZ)
 
+/* Attempts to find ports. rdma_cm does not know the ports of TCP's sockets, and may choose one of them. */
+#define LOOP_TRIES 8
+
 struct kverbs_loop {
 	struct rdma_cm_id *listener;
 	struct rdma_cm_id *active;
@@ -141,6 +144,18 @@ static int loop_connect(struct kverbs_loop *loop, struct net *net, struct sockad
 	return loop->status;
 }
 
+/* Ends a failed attempt to connect. */
+static void loop_again(struct kverbs_loop *loop)
+{
+	if (loop->listener)
+		rdma_destroy_id(loop->listener);
+	if (loop->active)
+		rdma_destroy_id(loop->active);
+	loop->listener = NULL;
+	loop->active = NULL;
+	reinit_completion(&loop->done);
+}
+
 struct kverbs_loop *kverbs_loop_new(struct ib_qp *qp, struct ib_cq *cq, u32 port)
 {
 	struct ib_device *dev = qp->device;
@@ -154,7 +169,7 @@ struct kverbs_loop *kverbs_loop_new(struct ib_qp *qp, struct ib_cq *cq, u32 port
 	struct sockaddr_storage addr;
 	struct kverbs_loop *loop;
 	struct net *net;
-	int ret;
+	int tries, ret;
 
 	net = kverbs_port_addr(dev, port, &addr);
 	if (IS_ERR(net))
@@ -179,6 +194,10 @@ struct kverbs_loop *kverbs_loop_new(struct ib_qp *qp, struct ib_cq *cq, u32 port
 		goto err;
 	}
 	ret = loop_connect(loop, net, &addr);
+	for (tries = 1; ret == -EADDRINUSE && tries < LOOP_TRIES; tries++) {
+		loop_again(loop);
+		ret = loop_connect(loop, net, &addr);
+	}
 	if (ret)
 		goto err;
 	/* Nothing else may connect. */
