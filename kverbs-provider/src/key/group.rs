@@ -33,10 +33,7 @@ use super::{
     deferred::Holds,
     fast::Registrar,
     index::Index,
-    key_values::{
-        Payer,
-        Values, //
-    },
+    key_values::Values,
     policy::{
         counts_up,
         user_values, //
@@ -63,10 +60,13 @@ use crate::{
     },
     stats::DomainCounts, //
 };
-use kfabric::provider::{
-    GroupOps,
-    KeyValues,
-    Proof, //
+use kfabric::{
+    provider::{
+        GroupOps,
+        KeyValues,
+        Proof, //
+    },
+    pure::key_budget::Payer, //
 };
 
 /// Maximum number of regions that a group keeps.
@@ -183,7 +183,10 @@ impl Group {
             _ => 0,
         };
         let payer = owner.program.then(limited_user).flatten();
-        let payer = payer.map(|uid| Payer::new(uid, user_values(device.ib())));
+        let payer = payer.map(|uid| Payer {
+            uid,
+            limit: user_values(device.ib()),
+        });
         // A device that counts its indices up offers others first.
         let sets_aside = !counts_up(device.ib());
         let source = Values::new(values, payer, owner.counts.clone(), sets_aside)?;

@@ -9,7 +9,8 @@
 //! ([`KeyValues::Own`](kfabric::provider::KeyValues::Own)).
 //!
 //! Each user of programs has a budget of values ([`kfabric::pure::key_budget`]): one user cannot draw all that
-//! others need. The accounts are part of the ledger, and outlive groups.
+//! others need. It has an account for each limit of a device. The accounts are part of the ledger, and outlive
+//! groups.
 //!
 //! A value is drawn when a slot reserves it. If the slot ends before the value was in a key or was
 //! returned to a caller, the value is given back: reservations exhaust nothing.
@@ -56,7 +57,8 @@ use kfabric::{
     pure::{
         key_budget::{
             self,
-            Budget, //
+            Budget,
+            Payer, //
         },
         key_ledger::{
             self,
@@ -75,69 +77,57 @@ const CHUNK: u32 = 4;
 /// Maximum number of accounts that the opening or closing of one looks at, to remove those of no use.
 const OLD: usize = 16;
 
-/// The account of a user, for the values of all devices: they are the same.
+/// The least payer.
+const FIRST: Payer = Payer { uid: 0, limit: 0 };
+
+/// The account of a user, for the values of all devices with one limit.
 struct Account {
     budget: Budget,
     /// Number of the user's groups.
     groups: usize,
 }
 
-/// A user who pays for values.
-#[derive(Clone, Copy)]
-pub(crate) struct Payer {
-    uid: u32,
-    /// Number of values of the group's device that the user may draw at once.
-    limit: u32,
-}
-
-impl Payer {
-    /// Returns the user with number `uid`, who may draw `limit` values of a device at once.
-    pub(crate) fn new(uid: u32, limit: u32) -> Self {
-        Self { uid, limit }
-    }
-
-    fn terms(&self) -> key_budget::Terms {
-        key_budget::Terms {
-            now: ib::seconds(),
-            rest: ib::key_rest(),
-            limit: self.limit,
-        }
+/// Returns the terms of all accounts.
+fn budget_terms() -> key_budget::Terms {
+    key_budget::Terms {
+        now: ib::seconds(),
+        rest: ib::key_rest(),
     }
 }
 
-/// The accounts of a ledger's users, by their numbers.
-type Accounts = RBTree<u32, Account>;
+/// The accounts of a ledger's users.
+type Accounts = RBTree<Payer, Account>;
 
 /// Takes a value from a user's budget. Returns false if none is left.
 fn pay(accounts: &mut Accounts, payer: Option<&Payer>) -> bool {
-    match payer.and_then(|payer| Some((payer, accounts.get_mut(&payer.uid)?))) {
-        Some((payer, account)) => account.budget.take(&payer.terms()),
+    match payer.and_then(|payer| accounts.get_mut(payer)) {
+        Some(account) => account.budget.take(&budget_terms()),
         None => true,
     }
 }
 
 /// Returns a value to a user's budget.
 fn refund(accounts: &mut Accounts, payer: Option<&Payer>) {
-    if let Some(account) = payer.and_then(|payer| accounts.get_mut(&payer.uid)) {
+    if let Some(account) = payer.and_then(|payer| accounts.get_mut(payer)) {
         account.budget.give_back();
     }
 }
 
-/// Removes accounts that no group needs and that have drained, among the next few from that of user `from`.
-/// Returns the user from which to go on.
-fn sweep(accounts: &mut Accounts, from: u32, terms: &key_budget::Terms) -> u32 {
-    let mut from = from;
+/// Removes accounts that no group needs and that have drained, among the next few from that of `from`.
+/// Returns the payer from which to go on.
+fn sweep(accounts: &mut Accounts, from: Payer) -> Payer {
+    let (mut from, terms) = (from, budget_terms());
     for _ in 0..OLD {
-        let Some(uid) = accounts.cursor_lower_bound(&from).map(|at| *at.current().0) else {
-            return 0;
+        let Some(payer) = accounts.cursor_lower_bound(&from).map(|at| *at.current().0) else {
+            return FIRST;
         };
         let is_old = accounts
-            .get_mut(&uid)
-            .is_some_and(|account| account.groups == 0 && account.budget.is_empty(terms));
+            .get_mut(&payer)
+            .is_some_and(|account| account.groups == 0 && account.budget.is_empty(&terms));
         if is_old {
-            accounts.remove(&uid);
+            accounts.remove(&payer);
         }
-        from = uid.wrapping_add(1);
+        from = payer.next();
     }
     from
 }
@@ -150,8 +140,8 @@ struct Book {
     /// Bytes that the device has chosen, by record.
     chosen: RBTree<u32, Chosen>,
     accounts: Accounts,
-    /// The user from which the next sweep of accounts goes on.
-    swept: u32,
+    /// The payer from which the next sweep of accounts goes on.
+    swept: Payer,
 }
 
 /// A ledger of key values, with its records.
@@ -243,7 +233,7 @@ impl Ledger {
                     wears: RBTree::new(),
                     chosen: RBTree::new(),
                     accounts: RBTree::new(),
-                    swept: 0,
+                    swept: FIRST,
                 }, "kverbs_key_values"),
             }),
             flags,
@@ -257,19 +247,19 @@ impl Ledger {
     /// - `ENOMEM` if there is no memory for the account.
     fn open(&self, payer: &Payer) -> Result {
         let account = Account {
-            budget: Budget::default(),
+            budget: payer.budget(),
             groups: 0,
         };
         // UNACCOUNTED: The account may outlive the program, which must not get a new one.
-        let node = RBTreeNode::new(payer.uid, account, GFP_KERNEL)?;
+        let node = RBTreeNode::new(*payer, account, GFP_KERNEL)?;
         let mut guard = self.book.lock();
         let book = &mut *guard;
-        book.swept = sweep(&mut book.accounts, book.swept, &payer.terms());
-        if book.accounts.get(&payer.uid).is_none() {
+        book.swept = sweep(&mut book.accounts, book.swept);
+        if book.accounts.get(payer).is_none() {
             // Cannot replace an entry, because the lookup found none.
             let _ = book.accounts.insert(node);
         }
-        if let Some(account) = book.accounts.get_mut(&payer.uid) {
+        if let Some(account) = book.accounts.get_mut(payer) {
             account.groups += 1;
         }
         Ok(())
@@ -279,17 +269,17 @@ impl Ledger {
     fn close(&self, payer: &Payer) {
         let mut guard = self.book.lock();
         let book = &mut *guard;
-        if let Some(account) = book.accounts.get_mut(&payer.uid) {
+        if let Some(account) = book.accounts.get_mut(payer) {
             account.groups -= 1;
         }
-        book.swept = sweep(&mut book.accounts, book.swept, &payer.terms());
+        book.swept = sweep(&mut book.accounts, book.swept);
     }
 
     /// Returns the number of values that count in a user's budget.
     fn spent(&self, payer: &Payer) -> u64 {
         let mut book = self.book.lock();
-        let account = book.accounts.get_mut(&payer.uid);
-        account.map_or(0, |account| account.budget.used(&payer.terms()))
+        let account = book.accounts.get_mut(payer);
+        account.map_or(0, |account| account.budget.used(&budget_terms()))
     }
 
     fn resting_since(&self, key: u32) -> Option<u32> {

@@ -43,6 +43,13 @@ pub const TESTS: &[Test] = &[
     .seconds(120)
     .on(NETNS)
     .needs(OTHER_CARDS),
+    Test::pair(
+        "devices.p04_user_has_a_budget_for_each_kind_of_device",
+        |c| alone(c, two_kinds),
+    )
+    .seconds(40)
+    .on(NETNS)
+    .needs(OTHER_CARDS),
     Test::pair("devices.p04_failed_reservation_spends_no_value", |c| {
         alone(c, failed)
     })
@@ -560,6 +567,49 @@ fn own_budget(ctx: &mut Ctx) -> Result<()> {
         drop(fake);
         result.with_context(|| format!("{name}, revoked {revokes}"))?;
     }
+    Ok(())
+}
+
+/// P4: a user draws values of a device with many and of one with few. Draws on the first one use up no budget
+/// of the second one, and the account of the second one does not drain faster for them.
+fn two_kinds(ctx: &mut Ctx) -> Result<()> {
+    const REGIONS: usize = 64;
+    const GREEDY: u32 = 2207;
+    /// The budget of the device with few values.
+    const LIMIT: usize = REGIONS * 256 / 8;
+    unload("kverbs")?;
+    load("kverbs")?;
+    let fake = Fake::with(profile::find("qedr")?)?;
+    let regions = Parameter::set(RESTING, &REGIONS.to_string())?;
+    let env = ctx.env.clone();
+    let burn = |batches: usize, right: &dyn Fn((usize, i32)) -> bool| {
+        let run = || {
+            let got = wear_out(&env, batches, true)?;
+            eprintln!("{got:?} of {batches} batches");
+            ensure!(right(got), "{got:?} of {batches} batches");
+            Ok(())
+        };
+        user(GREEDY, 1 << 30, || Ok(()), run)
+    };
+    // kverbs treats the device as rxe, with a budget of 2^24 values, or as qedr.
+    let as_rxe = |batches: usize| -> Result<()> {
+        let _rxe = Parameter::set(profile::AS_DRIVER, "0")?;
+        burn(batches, &|got| got == (batches * BATCH, 0)).context("many values")
+    };
+    const ALL: usize = LIMIT / BATCH + 8;
+    as_rxe(ALL)?;
+    burn(ALL, &|(keys, errno)| {
+        errno == libc::EDQUOT && keys >= LIMIT - BATCH
+    })
+    .context("few values")?;
+    // Some 28,000 values of the large budget drain in a second, and 3 of the small one.
+    std::thread::sleep(Duration::from_millis(1100));
+    as_rxe(1)?;
+    burn(ALL, &|(keys, errno)| {
+        errno == libc::EDQUOT && keys < LIMIT / 4
+    })
+    .context("few values again")?;
+    drop((regions, fake));
     Ok(())
 }
 

@@ -4,7 +4,7 @@
 //! The checks know times in milliseconds, and ask for more than the rules of the ledger say: a plain user
 //! is refused only while no half of a region that it can reach has rested.
 
-use kfabric_pure::key_budget::{self, Budget};
+use kfabric_pure::key_budget::{self, Budget, Payer};
 use kfabric_pure::key_ledger::{
     has_rested, record_of, search, Chosen, Draw, Ledger, Regions, Terms, Wear, TRIES,
 };
@@ -101,12 +101,18 @@ impl Shared {
             users: (0..users).map(|_| None).collect(),
             aside: BTreeMap::new(),
             bound: usize::MAX,
-            budgets: vec![Budget::default(); users],
+            budgets: vec![Payer { uid: 0, limit: 0 }.budget(); users],
             limit: 0,
             tries: 0,
             ms: 999_500,
             rest,
         }
+    }
+
+    /// Lets each user draw `limit` values at once.
+    fn bound_draws(&mut self, limit: u32) {
+        self.limit = limit;
+        self.budgets.fill(Payer { uid: 0, limit }.budget());
     }
 
     fn terms(&self, user: &User) -> Terms {
@@ -201,7 +207,6 @@ impl Shared {
         let terms = key_budget::Terms {
             now: self.now(),
             rest: self.rest,
-            limit: self.limit,
         };
         self.limit == 0 || self.budgets[at].take(&terms)
     }
@@ -517,7 +522,9 @@ fn p04_user_who_draws_many_values_exhausts_its_own_budget_alone() {
         let name = format!("{order:?}, {keeps}, {is_limited}");
         let mut all = Shared::new(order, 100, 2, REST);
         all.bound = ASIDE;
-        all.limit = if is_limited { ASIDE as u32 * 32 } else { 0 };
+        if is_limited {
+            all.bound_draws(ASIDE as u32 * 32);
+        }
         all.open(1, false);
         let (mut burnt, mut refused, mut most) = (0, 0, 0);
         for _ in 0..20 {
