@@ -6,6 +6,7 @@ use core::{
     ptr::NonNull,
     sync::atomic::{
         AtomicBool,
+        AtomicU32,
         Ordering, //
     }, //
 };
@@ -28,7 +29,8 @@ use super::{
     compat,
     mr::Parked,
     raw,
-    resting::Resting, //
+    resting::Resting,
+    seconds, //
 };
 use kfabric::{
     base::fault,
@@ -46,6 +48,10 @@ pub(crate) const NAME_MAX: usize = 64;
 /// Pauses between attempts to deregister the parked regions of a device that is being removed, in
 /// milliseconds.
 const PARKED_MS: [i64; 5] = [10, 100, 400, 1000, 2000];
+
+/// Time for which no queue pair of a device is drained after one did not flush in time, in seconds: a card
+/// that is reset flushes again afterwards.
+const STUCK_S: u32 = 60;
 
 /// State of a device's gate, which counts the [`Live`]s.
 struct Gate {
@@ -81,8 +87,8 @@ pub(crate) enum Trouble {
 #[pin_data(PinnedDrop)]
 pub(crate) struct Device {
     ptr: NonNull<raw::ib_device>,
-    /// True while the device has always flushed posted work requests in time.
-    flushes: AtomicBool,
+    /// Second at which the device last failed to flush posted work requests in time, or 0.
+    stuck: AtomicU32,
     /// True from a deregistration that the driver has refused for 341 ms to the next one that succeeds.
     refuses: AtomicBool,
     #[pin]
@@ -115,7 +121,7 @@ impl Device {
         // INVARIANT: The reference was taken above, and initialising does not fail.
         pin_init!(Self {
             ptr,
-            flushes: AtomicBool::new(true),
+            stuck: AtomicU32::new(0),
             refuses: AtomicBool::new(false),
             gate <- new_mutex!(Gate { closed: false, inside: 0, outside: 0 }),
             left <- new_condvar!(),
@@ -214,15 +220,17 @@ impl Device {
         }
     }
 
-    /// Returns whether the device flushes a failed queue pair in time, so that waiting is useful.
+    /// Returns whether waiting for the device to flush a failed queue pair is useful: it has not failed
+    /// to flush one in time within [`STUCK_S`].
     pub(super) fn flushes(&self) -> bool {
-        self.flushes.load(Ordering::Relaxed)
+        let at = self.stuck.load(Ordering::Relaxed);
+        at == 0 || seconds().wrapping_sub(at) >= STUCK_S
     }
 
-    /// Records that the device did not flush in time. One timeout is enough, because there may be a
-    /// thousand queue pairs.
+    /// Records that the device did not flush in time. One timeout is enough for a while, because there
+    /// may be a thousand queue pairs.
     pub(super) fn does_not_flush(&self) {
-        self.flushes.store(false, Ordering::Relaxed);
+        self.stuck.store(seconds().max(1), Ordering::Relaxed);
     }
 
     /// Returns whether the driver refuses deregistrations, so that waiting is of no use. irdma refuses all
