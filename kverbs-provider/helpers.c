@@ -531,10 +531,15 @@ static void reset(struct ib_qp *qp)
  * A packet that was queued while rxe_qp_reset() had the task disabled woke no task. It would stay,
  * with its reference, and the destruction would wait for it for 50 seconds. The last reset removes
  * the packet.
+ *
+ * A card's packets wake no task of the host, and its driver's destruction waits for the card. There
+ * the grace period would only interrupt all processors.
  */
 static void quiesce(struct ib_qp *qp)
 {
 	reset(qp);
+	if (!ib_uses_virt_dma(qp->device))
+		return;
 	synchronize_rcu_expedited();
 	reset(qp);
 }
