@@ -2,8 +2,10 @@
 /*
  * Inline functions and macros of the RDMA headers for the Rust side. See helpers.h.
  */
+#include <linux/atomic.h>
 #include <linux/capability.h>
 #include <linux/cgroup_rdma.h>
+#include <linux/cpumask.h>
 #include <linux/cred.h>
 #include <linux/dma-map-ops.h>
 #include <linux/if_arp.h>
@@ -484,8 +486,13 @@ int kverbs_req_notify_cq(struct ib_cq *cq)
 struct ib_cq *kverbs_create_cq(struct ib_device *dev, ib_comp_handler handler, void *context,
 			       int cqe)
 {
+	static atomic_t last;
 	struct ib_cq_init_attr attr = { .cqe = cqe };
 
+	/* Spreads the interrupts of the queues, as __ib_alloc_cq_any() does. */
+	if (dev->num_comp_vectors > 1)
+		attr.comp_vector = (u32)atomic_inc_return(&last) %
+				   min_t(u32, dev->num_comp_vectors, num_online_cpus());
 	return ib_create_cq(dev, handler, NULL, context, &attr);
 }
 
