@@ -35,6 +35,8 @@ pub(crate) const FABRIC: &str = "rdma";
 const RANK: u32 = 100;
 /// Additional preference of the address at which the route to the wanted destination starts.
 const RANK_ROUTE: u32 = 50;
+/// Preference that an address loses while its port is not active.
+const RANK_DOWN: u32 = 20;
 
 const CAPS: u64 = KFI_MSG
     | KFI_RMA
@@ -109,4 +111,9 @@ pub(crate) fn entry(live: &Live<'_>, device: &Device, addr: SockAddr) -> Result<
 /// Raises an offer's rank because the route to the wanted destination starts at its address.
 pub(crate) fn prefer(entry: &mut InfoEntry) {
     entry.rank += RANK_ROUTE;
+}
+
+/// Lowers an offer's rank because its port is not active.
+pub(crate) fn defer(entry: &mut InfoEntry) {
+    entry.rank -= RANK_DOWN;
 }

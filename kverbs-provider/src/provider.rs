@@ -63,10 +63,13 @@ impl Provider for Verbs {
             if !device.ib().accessible(net) {
                 continue;
             }
-            addr::for_each(&live, &device, net, |addr| {
+            addr::for_each(&live, &device, net, |port, addr| {
                 let mut entry = info::entry(&live, &device, addr)?;
                 if source.is_some_and(|source| sockaddr::same_host(&source, &addr)) {
                     info::prefer(&mut entry);
+                }
+                if !device.ib().is_active(port) {
+                    info::defer(&mut entry);
                 }
                 out.push(entry, GFP_KERNEL_ACCOUNT)?;
                 Ok(())
@@ -93,7 +96,7 @@ impl Provider for Verbs {
         // In the shared mode of the RDMA core every namespace may use every device. It can only
         // connect through devices that have an address in it.
         let mut reachable = false;
-        addr::for_each(&live, &device, net, |_| {
+        addr::for_each(&live, &device, net, |_, _| {
             reachable = true;
             Ok(())
         })?;

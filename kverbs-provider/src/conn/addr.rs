@@ -22,12 +22,12 @@ use kfabric::{
     uapi::SockAddr, //
 };
 
-/// Calls `each` with every address of `device` in `net`.
+/// Calls `each` with every address of `device` in `net`, and its port.
 pub(crate) fn for_each(
     live: &Live<'_>,
     device: &Device,
     net: &Net,
-    mut each: impl FnMut(SockAddr) -> Result,
+    mut each: impl FnMut(u32, SockAddr) -> Result,
 ) -> Result {
     let ib = device.ib();
     let mut ipoib = None;
@@ -36,7 +36,7 @@ pub(crate) fn for_each(
             Some(Link::InfiniBand) if ipoib.is_none() => ipoib = Some(Ipoib::read(net)?),
             Some(Link::Iwarp) => Ipoib::of_port(live, port, net)?
                 .all()
-                .try_for_each(&mut each)?,
+                .try_for_each(|addr| each(port, addr))?,
             _ => {}
         }
     }
@@ -49,9 +49,11 @@ pub(crate) fn for_each(
         Err(e) if e == ERANGE => Read::End,
         Err(_) => Read::Empty,
     };
-    gid::for_each(tables, read, |_, addresses| match (addresses, &ipoib) {
-        (Addresses::Own(host), _) => each(sockaddr::of(host)),
-        (Addresses::Ipoib(gid), Some(ipoib)) => ipoib.over(gid).try_for_each(&mut each),
+    gid::for_each(tables, read, |port, addresses| match (addresses, &ipoib) {
+        (Addresses::Own(host), _) => each(port, sockaddr::of(host)),
+        (Addresses::Ipoib(gid), Some(ipoib)) => {
+            ipoib.over(gid).try_for_each(|addr| each(port, addr))
+        }
         _ => Ok(()),
     })
 }

@@ -322,6 +322,14 @@ impl Device {
         unsafe { raw::rdma_dev_access_netns(self.as_ptr(), net.as_ptr()) }
     }
 
+    /// Returns whether a port was active when the RDMA core last heard of it. No command to the device.
+    pub(crate) fn is_active(&self, port: u32) -> bool {
+        let mut state = raw::ib_port_state_IB_PORT_NOP;
+        // SAFETY: By the type invariant the structure exists, and callers hold a `Live`; `state` is local.
+        let ret = unsafe { raw::ib_get_cached_port_state(self.as_ptr(), port, &mut state) };
+        ret == 0 && state == raw::ib_port_state_IB_PORT_ACTIVE
+    }
+
     /// Returns the link of a port, or `None` if rdma_cm has no addresses on such links.
     pub(crate) fn link(&self, port: u32) -> Option<Link> {
         // SAFETY: By the type invariant the structure exists; callers pass a port of the device.

@@ -26,6 +26,12 @@ pub const TESTS: &[Test] = &[
     Test::alone("getinfo.addresses_of_ipv6_only_host_are_listed", ipv6_only)
         .seconds(10)
         .on(ONE),
+    Test::alone(
+        "getinfo.offer_of_a_port_without_link_ranks_lower",
+        without_link,
+    )
+    .seconds(10)
+    .on(ONE),
     Test::pair(
         "getinfo.iwarp_device_is_used_only_if_allowed",
         iwarp_allowed,
@@ -279,6 +285,39 @@ fn ipv6_only(ctx: &mut Ctx) -> Result<()> {
     card.listed(&dev, addr, true)?;
     ip(&["addr", "flush", "dev", CARD])?;
     card.listed(&dev, addr, false)
+}
+
+/// An offer ranks lower while the interface has no carrier.
+fn without_link(ctx: &mut Ctx) -> Result<()> {
+    // Both nodes are in one namespace.
+    if !ctx.first() {
+        return Ok(());
+    }
+    let dev = Dev::open()?;
+    let card = Card::new()?;
+    let addr = "192.0.2.1";
+    ip(&["addr", "add", &format!("{addr}/24"), "dev", CARD])?;
+    card.listed(&dev, addr, true)?;
+    let hints = InfoEntry {
+        domain_name: name_field(RDMA),
+        ..hints()
+    };
+    let ranks = |what: &str, right: &dyn Fn(u32) -> bool| {
+        until(what, WAIT, || {
+            let list = dev.getinfo(Some(&hints)).unwrap_or_default();
+            Ok(list
+                .first()
+                .map(|entry| entry.rank)
+                .filter(|&rank| right(rank)))
+        })
+    };
+    let own = own_info(&dev, &ctx.env)?.rank;
+    let before = ranks("it ranks as others", &|rank| rank >= own)?;
+    ip(&["link", "set", CARD, "carrier", "off"])?;
+    ranks("it ranks lower", &|rank| rank < before)?;
+    ip(&["link", "set", CARD, "carrier", "on"])?;
+    ranks("it ranks as before", &|rank| rank == before)?;
+    Ok(())
 }
 
 fn refused_or_empty(dev: &Dev, wanted: &InfoEntry, what: &str) -> Result<()> {
