@@ -65,7 +65,11 @@ void kf_mm_uncharge(struct mm_struct *mm, unsigned long pages);
  * Returns whether no process uses @mm any more. The caller holds a reference.
  */
 bool kf_mm_gone(struct mm_struct *mm);
-unsigned int kf_current_uid(void);
+/*
+ * Returns the user to whose shares and limits the current task's resources count. Not for authority:
+ * the user may have other rights than the task.
+ */
+u32 kf_current_payer(void);
 u64 kf_user_limit(unsigned int what);
 /*
  * Converts a CLOCK_MONOTONIC time of the current time namespace to the host's.

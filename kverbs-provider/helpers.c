@@ -450,11 +450,6 @@ u32 kverbs_seconds(void)
 	return (u32)ktime_get_seconds();
 }
 
-u32 kverbs_user(void)
-{
-	return from_kuid(&init_user_ns, current_uid());
-}
-
 u64 kverbs_user_limit(void)
 {
 	/* No audit record: a task without the capability is not refused. */

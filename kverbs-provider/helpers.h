@@ -99,11 +99,7 @@ int kverbs_route_source(struct net *net, const struct sockaddr_storage *dst,
 int kverbs_cg_charge(struct ib_device *dev, bool handle, void **cg);
 void kverbs_cg_uncharge(struct ib_device *dev, bool handle, void *cg);
 
-/*
- * Return the current task's user, and the bytes of the user's share. With CAP_SYS_RESOURCE, the
- * share is not limited.
- */
-u32 kverbs_user(void);
+/* Returns the bytes of the current task's share. With CAP_SYS_RESOURCE, the share is not limited. */
 u64 kverbs_user_limit(void);
 
 /* Queues. */

@@ -6,6 +6,6 @@ pub mod errno;
 pub mod fault;
 pub mod name;
 pub(crate) mod parent;
-pub(crate) mod share;
+pub mod share;
 pub mod stats;
 pub(crate) mod trace;

@@ -32,7 +32,8 @@ use crate::{
             enokey,
             estale, //
         },
-        name::set_name, //
+        name::set_name,
+        share::current_payer, //
     },
     pure::grant::Rule,
     sys::{
@@ -49,7 +50,7 @@ use crate::{
 
 /// Upcalls that may wait, at most, in all.
 const QUESTIONS_MAX: usize = 16_384;
-/// Upcalls of one user (effective uid) that may wait, at most, so that no user fills the board.
+/// Upcalls for which one user [pays](current_payer) that may wait, at most, so that no user fills the board.
 const USER_QUESTIONS_MAX: usize = QUESTIONS_MAX / 4;
 /// Denials that are remembered, at most.
 const DENIALS_MAX: usize = 1024;
@@ -83,6 +84,8 @@ pub(crate) struct Question {
     task: sys_auth::Asker,
     told: sys_auth::Told,
     netns: u64,
+    /// The user in whose number of upcalls this one counts.
+    payer: u32,
     key: AuthKey,
     rights: u32,
     domain: [u8; KFI_NAME_MAX],
@@ -122,6 +125,7 @@ impl Question {
                 task: caller.task,
                 told: sys_auth::Told::current(caller.task.cgroup),
                 netns: caller.netns,
+                payer: current_payer(),
                 key: key.clone(),
                 rights,
                 domain: name,
@@ -461,6 +465,7 @@ fn put(
 ) -> Result<Option<Arc<Question>>, (Verdict, Error)> {
     // Allocated when the board has room, without its lock. Then the board is examined again.
     let mut made: Option<Arc<Question>> = None;
+    let payer = current_payer();
     loop {
         let mut board = BOARD.lock();
         if grant::changes() != changes {
@@ -474,7 +479,7 @@ fn put(
         };
         let (mut own, mut of_user, mut equal) = (0, 0, None);
         for question in &board.questions {
-            of_user += usize::from(question.task.uid == caller.task.uid);
+            of_user += usize::from(question.payer == payer);
             if question.task.process != caller.task.process {
                 continue;
             }

@@ -5,6 +5,8 @@
 //! A user has a share of each device, and one of each provider for connection requests. It is found when a
 //! domain or a fabric is opened, and counted without a lock. Limits are parameters of the module. A task
 //! with `CAP_SYS_RESOURCE` has no limit, and consumers in the kernel have none.
+//!
+//! Subordinate users of a user (subuid(5)) count as that user ([`current_payer`]).
 
 use core::sync::atomic::{
     AtomicU64,
@@ -87,6 +89,13 @@ fn find(all: &mut All, place: &Place) -> Option<Share> {
     Some(Share(known.used.clone()))
 }
 
+/// Returns the number of the user to whose shares and limits the current task's resources count, in the initial
+/// user namespace: of a task in a user namespace of a user's own, that user. Not for authority.
+pub fn current_payer() -> u32 {
+    // SAFETY: The function has no preconditions.
+    unsafe { sys::kf_current_payer() }
+}
+
 /// Reads the parameter of a limit.
 fn parameter(what: What) -> u64 {
     // SAFETY: The function has no preconditions.
@@ -109,9 +118,7 @@ impl Share {
         if unsafe { bindings::ns_capable_noaudit(ns, bindings::CAP_SYS_RESOURCE as c_int) } {
             return Ok(None);
         }
-        // SAFETY: The function has no preconditions.
-        let uid = unsafe { sys::kf_current_uid() };
-        let mut place = (uid, [0; KFI_NAME_MAX], [0; KFI_NAME_MAX]);
+        let mut place = (current_payer(), [0; KFI_NAME_MAX], [0; KFI_NAME_MAX]);
         set_name(&mut place.1, provider);
         set_name(&mut place.2, device);
         if let Some(found) = find(&mut ALL.lock(), &place) {

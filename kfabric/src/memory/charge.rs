@@ -27,7 +27,10 @@ use kernel::{
     }, //
 };
 
-use crate::sys;
+use crate::{
+    base::share::current_payer,
+    sys, //
+};
 
 /// Pages that a user has pinned with one address space.
 #[derive(Default)]
@@ -113,8 +116,7 @@ struct UserRef(Arc<User>);
 impl UserRef {
     /// Finds or creates the current task's user.
     fn current() -> Result<Self> {
-        // SAFETY: The function has no preconditions.
-        let uid = unsafe { sys::kf_current_uid() };
+        let uid = current_payer();
         if let Some(found) = Self::find(&mut USERS.lock(), uid) {
             return Ok(found);
         }

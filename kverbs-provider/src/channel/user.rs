@@ -28,11 +28,9 @@ use super::{
     link::Channel,
     Owner, //
 };
-use crate::ib::{
-    share,
-    work, //
-};
+use crate::ib::work;
 use kfabric::{
+    base::share::current_payer,
     new_irqlock,
     pure::turns::{
         Then,
@@ -130,13 +128,13 @@ impl<H: Owner> WorkItem for User<H> {
 pub(crate) struct Member<H: Owner>(Arc<User<H>>);
 
 impl<H: Owner> Member<H> {
-    /// Makes the current task's user the one of a new connection.
+    /// Makes the user who pays for the current task the one of a new connection.
     ///
     /// # Errors
     ///
     /// - `ENOMEM` if there is no memory.
     pub(crate) fn new() -> Result<Self> {
-        let uid = share::current_user();
+        let uid = current_payer();
         // Before the lock, which all users share.
         let node = RBTreeNodeReservation::new(GFP_KERNEL_ACCOUNT)?;
         let fresh = Arc::pin_init(

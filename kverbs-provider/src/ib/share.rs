@@ -11,7 +11,10 @@ use kernel::{
 };
 
 use super::raw;
-use kfabric::base::errno::edquot;
+use kfabric::base::{
+    errno::edquot,
+    share::current_payer, //
+};
 
 /// Bytes counted for an object without queues: an estimate of rxe's memory for one.
 pub(super) const OBJECT: usize = 2048;
@@ -57,17 +60,11 @@ impl Drop for Users {
     }
 }
 
-/// Returns the number of the current task's user, in the initial user namespace.
-pub(crate) fn current_user() -> u32 {
-    // SAFETY: The function has no preconditions.
-    unsafe { raw::kverbs_user() }
-}
-
-/// Returns the number of the current task's user, if the user has limits.
+/// Returns the number of the user who pays for the current task, if the task has limits.
 pub(crate) fn limited_user() -> Option<u32> {
     // SAFETY: The function has no preconditions.
     let limit = unsafe { raw::kverbs_user_limit() };
-    (limit != u64::MAX).then(current_user)
+    (limit != u64::MAX).then(current_payer)
 }
 
 /// Bytes counted for a user; dropping the value releases them.
@@ -79,7 +76,7 @@ pub(super) struct Share {
 }
 
 impl Share {
-    /// Counts `bytes` for the current task's user.
+    /// Counts `bytes` for the user who pays for the current task.
     ///
     /// # Errors
     ///
@@ -90,7 +87,7 @@ impl Share {
         // SAFETY: The function has no preconditions.
         let limit = unsafe { raw::kverbs_user_limit() };
         // CAST: Both are 64 bits wide.
-        Self::of(current_user(), bytes, limit as usize)
+        Self::of(current_payer(), bytes, limit as usize)
     }
 
     /// Counts `bytes` more for the user of this share, in any task, with the limit of this share.

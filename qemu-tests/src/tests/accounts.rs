@@ -95,6 +95,11 @@ pub(super) fn user(
 pub(super) struct Child(i32);
 
 impl Child {
+    /// Returns the child's process number.
+    pub(super) fn pid(&self) -> i32 {
+        self.0
+    }
+
     /// Waits for the child.
     ///
     /// # Errors

@@ -2,21 +2,30 @@
 
 //! Each user has a share of resources that no memory cgroup bounds: key slots and connection requests.
 
-use super::accounts::user;
+use super::accounts::{start_user, user};
 use super::devices::{scattered, PAGE};
 use crate::buf::Buf;
-use crate::harness::{Ctx, Env, Test, ONE, SHM};
+use crate::harness::guest::until;
+use crate::harness::{skip, Ctx, Env, Test, ONE, SHM};
 use crate::pair::{Opts, Side, LOCAL, REMOTE, WAIT};
 use crate::raw::{self, Dev};
+use crate::sys::{rights, Map};
 use anyhow::{bail, ensure, Context, Result};
 use kfabric_uapi::*;
 use std::fs;
+use std::time::Duration;
 
 /// The topic's tests.
 pub const TESTS: &[Test] = &[
     Test::alone("keys.p12_slots_beyond_a_users_share_are_refused", slots)
         .on(ONE | SHM)
         .seconds(10),
+    Test::alone(
+        "keys.p12_slots_of_subordinate_users_are_of_their_users_share",
+        subordinates,
+    )
+    .on(ONE | SHM)
+    .seconds(10),
     Test::alone(
         "mr.p12_region_in_many_pieces_counts_its_registrations",
         pieces,
@@ -57,6 +66,45 @@ impl Drop for Parameter {
 /// Runs `f` in a child of this user, with memory to lock.
 fn run(id: u32, f: impl FnOnce() -> Result<()>) -> Result<()> {
     user(id, 1 << 30, || Ok(()), f)
+}
+
+/// Runs `f` in a child as a subordinate user of user `id`: a user of another number, in a user namespace
+/// that user `id` has created.
+fn run_subordinate(id: u32, f: impl FnOnce() -> Result<()>) -> Result<()> {
+    const SUBORDINATE: u32 = 310_000;
+    // 1: the namespace exists. 2: it has users. 3: there are no user namespaces.
+    let step = Map::shared(4096)?;
+    let enter = || {
+        if rights::unshare(libc::CLONE_NEWUSER).is_err() {
+            step.store32(0, 3);
+            return Ok(());
+        }
+        step.store32(0, 1);
+        until(
+            "the users",
+            WAIT,
+            || Ok((step.load32(0) == 2).then_some(())),
+        )?;
+        rights::become_user(1)?;
+        f()
+    };
+    let child = start_user(id, 1 << 30, || Ok(()), enter)?;
+    until("the user namespace", WAIT, || {
+        Ok((step.load32(0) != 0).then_some(()))
+    })?;
+    if step.load32(0) == 1 {
+        // As newuidmap(1) does for a range in /etc/subuid.
+        for map in ["uid_map", "gid_map"] {
+            let users = format!("0 {id} 1\n1 {SUBORDINATE} 1\n");
+            fs::write(format!("/proc/{}/{map}", child.pid()), users)?;
+        }
+        step.store32(0, 2);
+    }
+    child.end(Duration::from_secs(60))?;
+    match step.load32(0) {
+        3 => skip("there are no user namespaces"),
+        _ => Ok(()),
+    }
 }
 
 /// The errno of a call that failed.
@@ -112,21 +160,51 @@ fn slots(ctx: &mut Ctx) -> Result<()> {
         one_slot(&env)??;
         Ok(())
     })?;
-    run(GREEDY, || {
-        // Over kverbs a region is of the share, too.
-        let slot = one_slot(&env);
-        let errno = match &slot {
-            Ok(slot) => errno(slot),
-            Err(e) => e.downcast_ref::<raw::CallError>().map(|e| e.errno.0),
-        };
-        ensure!(
-            errno == Some(libc::EDQUOT),
-            "a slot of the same user: {slot:?}"
-        );
-        Ok(())
-    })?;
+    run(GREEDY, || no_slot(&env))?;
     drop(dev);
     run(GREEDY, || {
+        one_slot(&env)??;
+        Ok(())
+    })
+}
+
+/// Checks that the user's share is used up.
+fn no_slot(env: &Env) -> Result<()> {
+    // Over kverbs a region is of the share, too.
+    let slot = one_slot(env);
+    let errno = match &slot {
+        Ok(slot) => errno(slot),
+        Err(e) => e.downcast_ref::<raw::CallError>().map(|e| e.errno.0),
+    };
+    ensure!(
+        errno == Some(libc::EDQUOT),
+        "a slot of the same user: {slot:?}"
+    );
+    Ok(())
+}
+
+/// A user cannot have more slots as its subordinate users, nor the reverse.
+fn subordinates(ctx: &mut Ctx) -> Result<()> {
+    if !ctx.first() {
+        // The parameter is one for both nodes.
+        return Ok(());
+    }
+    let env = ctx.env.clone();
+    let _percent = Parameter::set("user_slots", 1)?;
+    // Kept here, so that the slots stay when the children exit.
+    let mut dev = Dev::open()?;
+    run(GREEDY, || {
+        use_up(&Side::on(dev.dup()?, &env)?)?;
+        Ok(())
+    })?;
+    run_subordinate(GREEDY, || no_slot(&env))?;
+    dev = Dev::open()?;
+    run_subordinate(GREEDY, || {
+        use_up(&Side::on(dev.dup()?, &env)?)?;
+        Ok(())
+    })?;
+    run(GREEDY, || no_slot(&env))?;
+    run(OTHER, || {
         one_slot(&env)??;
         Ok(())
     })
