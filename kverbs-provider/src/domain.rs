@@ -66,10 +66,13 @@ use kfabric::{
         Proof,
         RegionOps, //
     },
-    pure::atomic::{
-        Datatype,
-        Form,
-        Op, //
+    pure::{
+        atomic::{
+            Datatype,
+            Form,
+            Op, //
+        },
+        rights, //
     },
     sys::net::Net,
     uapi::{
@@ -169,14 +172,13 @@ impl DomainOps for Domain {
     fn register(
         &self,
         mem: &Arc<Memory>,
-        _access: u64,
+        access: u64,
         group: Option<&Arc<dyn GroupOps>>,
     ) -> Result<Arc<dyn RegionOps>> {
-        // The core checks the access of each operation. The device enforces only whether it may
-        // write at all.
         let live = self.device.enter()?;
         let group = self.group.or_given(group)?;
-        let region: Arc<dyn RegionOps> = Region::new(&live, group, mem)?;
+        let is_local = access & rights::LOCAL != 0;
+        let region: Arc<dyn RegionOps> = Region::new(&live, group, mem, is_local)?;
         let durable = self.attr.durable != KFI_REACH_NO && mem.persistence().is_durable_by_cpu();
         if durable && self.channels.as_ref().is_none() {
             match Listener::new(&self.net) {

@@ -2,6 +2,8 @@
 //! Regions: memory registered for a device's local use, without remote rights (P1). iWARP hardware
 //! requires that memory which receives the answer of a read has the right for peers to write.
 //!
+//! A region for peers alone uses no resource of the device: each key registers the memory itself.
+//!
 //! A region of few contiguous pieces is mapped and uses a protection domain's local key. This costs
 //! next to nothing and serves endpoints of all groups of the domain. A registered region serves the
 //! endpoints of its own group.
@@ -86,6 +88,8 @@ struct Piece {
 
 /// Device resources of a region.
 enum Hold {
+    /// The region has no local use.
+    Nothing,
     /// Mapped pieces.
     Mapped(DmaMap),
     /// A registration of user memory.
@@ -102,6 +106,7 @@ impl Hold {
                 let ended = mem.device_unregister(0, mem.len(), || mr.end());
                 retire(ended, None, mem);
             }
+            Self::Nothing => {}
             Self::Mapped(map) => drop(map),
             Self::Fast(all) => {
                 for (mr, list) in all {
@@ -153,15 +158,24 @@ fn most_pieces(ib: &Device) -> u32 {
 pub(crate) struct Region {
     group: Arc<Group>,
     inner: Arc<Inner>,
-    /// Pieces in order, without gaps.
+    /// Pieces in order, without gaps; none if the region has no local use.
     pieces: KVec<Piece>,
     ticket: Ticket,
 }
 
 impl Region {
-    /// Maps or registers `mem`.
-    pub(crate) fn new(live: &Live<'_>, group: &Arc<Group>, mem: &Arc<Memory>) -> Result<Arc<Self>> {
-        let (hold, pieces) = Self::hold(live, group, mem)?;
+    /// Maps or registers `mem`, if the region `is_local`: operations of this side may use it. The core checks
+    /// the access of each operation, and the device only whether it may write at all.
+    pub(crate) fn new(
+        live: &Live<'_>,
+        group: &Arc<Group>,
+        mem: &Arc<Memory>,
+        is_local: bool,
+    ) -> Result<Arc<Self>> {
+        let (hold, pieces) = match is_local {
+            true => Self::hold(live, group, mem)?,
+            false => (Hold::Nothing, KVec::new()),
+        };
         let inner = Arc::pin_init(
             pin_init!(Inner {
                 hold <- new_mutex!(None, "kverbs_region"),
@@ -419,7 +433,7 @@ impl Region {
     ///
     /// # Errors
     ///
-    /// - `EINVAL` if the region is registered in another group.
+    /// - `EINVAL` if the region is registered in another group, or has no local use.
     /// - An error that `each` returns.
     #[inline(always)]
     pub(crate) fn for_each_sge(
@@ -430,7 +444,7 @@ impl Region {
         mut each: impl FnMut(Sge) -> Result,
     ) -> Result {
         let pieces: &[Piece] = &self.pieces;
-        let mapped = pieces.first().is_some_and(|piece| piece.lkey.is_none());
+        let mapped = pieces.first().ok_or(EINVAL)?.lkey.is_none();
         if !mapped && !Arc::ptr_eq(&self.group, group) {
             return Err(EINVAL);
         }

@@ -3,6 +3,7 @@
 //! Keys of contiguous memory, registered in pages larger than the kernel's.
 
 use super::devices::{attempt, scattered, PAGE};
+use super::devices_values::alone;
 use super::key_seen::counters;
 use super::key_wide::{through_windows, with_huge, Window, HUGE};
 use super::keys::{try_all, Bench};
@@ -10,7 +11,7 @@ use super::refused;
 use crate::harness::caps::OTHER_CARDS;
 use crate::harness::{Ctx, Test, NETNS};
 use crate::pair::{Side, LOCAL, REMOTE};
-use crate::profile::{Fake, PROFILES};
+use crate::profile::{self, Fake, PROFILES};
 use crate::sys::Map;
 use anyhow::{ensure, Context, Result};
 
@@ -28,6 +29,13 @@ pub const TESTS: &[Test] = &[
         over_rxe,
     )
     .seconds(20)
+    .on(NETNS)
+    .needs(OTHER_CARDS),
+    Test::pair(
+        "devices.p01_region_for_peers_alone_takes_no_memory_region_of_the_device",
+        |c| alone(c, peers_alone),
+    )
+    .seconds(10)
     .on(NETNS)
     .needs(OTHER_CARDS),
 ];
@@ -147,4 +155,28 @@ fn over_rxe(ctx: &mut Ctx) -> Result<()> {
         }
         Ok(())
     })
+}
+
+/// A region of scattered memory takes a memory region of the device only if it has a local use. Its keys register
+/// the memory themselves.
+fn peers_alone(ctx: &mut Ctx) -> Result<()> {
+    const LEN: u64 = 32 * PAGE;
+    let fake = Fake::with(profile::find("mlx5")?)?;
+    let side = Side::open(ctx)?;
+    let buf = scattered(LEN as usize)?;
+    let made = || -> Result<u64> {
+        let all = fake.counters()?;
+        Ok(all["alloc_mr"].all + all["reg_user_mr"].all)
+    };
+    let before = made()?;
+    let region = side.reg(&buf, REMOTE)?.handle;
+    ensure!(made()? == before, "a region for peers alone takes some");
+    let (slot, _) = side.export(region, 0, LEN, REMOTE)?;
+    side.dev.key_revoke(slot)?;
+    let before = made()?;
+    side.reg(&buf, LOCAL)?;
+    ensure!(made()? > before, "the memory is not in many pieces");
+    drop(side);
+    drop(fake);
+    Ok(())
 }
