@@ -5,6 +5,7 @@
 #include <linux/irq_work.h>
 #include <linux/rcupdate.h>
 #include <linux/slab.h>
+#include <linux/workqueue.h>
 
 #include "helpers.h"
 
@@ -77,26 +78,39 @@ struct ib_cq *kverbs_alloc_cq(struct ib_device *dev, int cqe, bool softirq, cons
 	return cq;
 }
 
+/* Waits until no soft interrupt handles completions of the queue. None does later. */
+static void disable(struct notice *notice)
+{
+	WRITE_ONCE(notice->over, true);
+	/*
+	 * A soft interrupt uses the queue for a moment after the point to which irq_poll_disable()
+	 * waits, and some drivers report from a task after the queue pair has ended. Both are over
+	 * after a grace period.
+	 */
+	irq_poll_disable(&notice->cq->iop);
+	synchronize_rcu_expedited();
+	irq_work_sync(&notice->work);
+}
+
 void kverbs_free_cq(struct ib_cq *cq)
 {
 	struct notice *notice = cq->cq_context;
 
 	if (notice) {
-		WRITE_ONCE(notice->over, true);
-		/*
-		 * A soft interrupt uses the queue for a moment after the point to which irq_poll_disable()
-		 * waits, and some drivers report from a task after the queue pair has ended. Both are over
-		 * after a grace period.
-		 */
-		irq_poll_disable(&cq->iop);
-		synchronize_rcu_expedited();
-		irq_work_sync(&notice->work);
-		/* The driver has refused to destroy the queue pair. The queue stays, and handles nothing. */
-		if (WARN_ON_ONCE(atomic_read(&cq->usecnt)))
-			return;
+		disable(notice);
 		/* ib_free_cq() disables it again, and would wait for ever. */
 		irq_poll_enable(&cq->iop);
 	}
 	ib_free_cq(cq);
 	kfree(notice);
+}
+
+void kverbs_abandon_cq(struct ib_cq *cq)
+{
+	struct notice *notice = cq->cq_context;
+
+	if (notice)
+		disable(notice);
+	else
+		disable_work_sync(&cq->work);
 }

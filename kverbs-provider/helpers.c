@@ -491,9 +491,17 @@ struct ib_cq *kverbs_create_cq(struct ib_device *dev, ib_comp_handler handler, v
 	return ib_create_cq(dev, handler, NULL, context, &attr);
 }
 
-void kverbs_destroy_cq(struct ib_cq *cq)
+bool kverbs_destroy_cq(struct ib_cq *cq)
 {
-	ib_destroy_cq(cq);
+	int ret = ib_destroy_cq_user(cq, NULL);
+
+	if (ret) {
+		SAY(cq->device, "a completion queue was not destroyed (errno %d): it stays for ever",
+		    -ret);
+		/* The driver may call the queue's handler at any time. */
+		__module_get(THIS_MODULE);
+	}
+	return !ret;
 }
 
 /* Maximum moves to RESET until one holds. Each further move needs a failure of the one before. */
@@ -584,21 +592,39 @@ static bool drain(struct ib_qp *qp, struct last *receive, struct last *send)
 	return left && wait_for_completion_timeout(&send->done, left);
 }
 
-bool kverbs_destroy_qp(struct ib_qp *qp, struct ib_cq *cq, bool flushes)
+int kverbs_try_destroy_qp(struct ib_qp *qp)
 {
+	int ret = ib_destroy_qp(qp);
+
+	if (ret) {
+		SAY(qp->device, "queue pair %u was not destroyed (errno %d): it stays for ever",
+		    qp->qp_num, -ret);
+		/* The driver may call handlers for its events and completions at any time. */
+		__module_get(THIS_MODULE);
+	}
+	return ret;
+}
+
+enum kverbs_ended kverbs_destroy_qp(struct ib_qp *qp, struct ib_cq *cq, bool flushes)
+{
+	enum kverbs_ended ended = KVERBS_ENDED;
 	struct last receive, send;
 
 	if (flushes && !drain(qp, &receive, &send)) {
 		SAY(qp->device, "queue pair %u does not flush", qp->qp_num);
-		flushes = false;
+		ended = KVERBS_ENDED_LATE;
 	}
 	/* iWARP has no packets without a connection, and no state RESET. */
 	if (!kverbs_is_iwarp(qp->device))
 		quiesce(qp);
-	ib_destroy_qp(qp);
+	if (kverbs_try_destroy_qp(qp)) {
+		/* Afterwards, no completion uses @receive, @send or the work requests' entries. */
+		kverbs_abandon_cq(cq);
+		return KVERBS_NOT_ENDED;
+	}
 	/* Waits for completions that drivers deliver late. */
 	kverbs_free_cq(cq);
-	return flushes;
+	return ended;
 }
 
 int kverbs_self_connect(struct ib_qp *qp, u32 port)

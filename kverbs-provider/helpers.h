@@ -111,7 +111,16 @@ int kverbs_poll_cq(struct ib_cq *cq, int n, struct ib_wc *wc);
 int kverbs_req_notify_cq(struct ib_cq *cq);
 struct ib_cq *kverbs_create_cq(struct ib_device *dev, ib_comp_handler handler, void *context,
 			       int cqe);
-void kverbs_destroy_cq(struct ib_cq *cq);
+/*
+ * Destroys a queue of kverbs_create_cq(). If a queue pair that stays uses the queue, or the driver
+ * refuses, returns false: the handler may be called at any time.
+ */
+bool kverbs_destroy_cq(struct ib_cq *cq);
+/*
+ * Destroys a queue pair. If the driver refuses, logs it, keeps this module loaded and returns the
+ * error: the queue pair, its protection domain and its context may be used at any time.
+ */
+int kverbs_try_destroy_qp(struct ib_qp *qp);
 /* Moves a new RC queue pair to RTS, connected to itself. */
 int kverbs_self_connect(struct ib_qp *qp, u32 port);
 /* The connection of a queue pair of an iWARP device with another queue pair of this host. */
@@ -123,12 +132,19 @@ struct kverbs_loop;
  */
 struct kverbs_loop *kverbs_loop_new(struct ib_qp *qp, struct ib_cq *cq, u32 port);
 void kverbs_loop_free(struct kverbs_loop *loop);
+enum kverbs_ended {
+	KVERBS_ENDED,
+	/* The device did not flush in time. */
+	KVERBS_ENDED_LATE,
+	/* The driver refused, as kverbs_try_destroy_qp() says. The queue pair moved to RESET before, if the driver let it. */
+	KVERBS_NOT_ENDED,
+};
 /*
- * Destroys a queue pair and its completion queue, in bounded time. If the device @flushes, waits up
- * to ten seconds until all posted work requests have completed. No work request completes after the
- * return. Returns whether all have completed.
+ * Destroys a queue pair and its completion queue of kverbs_alloc_cq(), in bounded time. If the device
+ * @flushes, waits up to ten seconds until all posted work requests have completed. No completion is
+ * handled after the return.
  */
-bool kverbs_destroy_qp(struct ib_qp *qp, struct ib_cq *cq, bool flushes);
+enum kverbs_ended kverbs_destroy_qp(struct ib_qp *qp, struct ib_cq *cq, bool flushes);
 
 /*
  * Allocates a completion queue whose completions (struct ib_cqe) a worker handles, or a soft interrupt
@@ -138,6 +154,8 @@ bool kverbs_destroy_qp(struct ib_qp *qp, struct ib_cq *cq, bool flushes);
 struct ib_cq *kverbs_alloc_cq(struct ib_device *dev, int cqe, bool softirq, const char *caller);
 /* Frees a completion queue without a queue pair, and waits for its handlers. May sleep. */
 void kverbs_free_cq(struct ib_cq *cq);
+/* Waits for the handlers of a completion queue that stays with its queue pair. None runs later. May sleep. */
+void kverbs_abandon_cq(struct ib_cq *cq);
 
 /* Mappings of memory. The device reads, and if @writes, it also writes. */
 bool kverbs_uses_virt_dma(struct ib_device *dev);

@@ -108,9 +108,8 @@ void kverbs_loop_free(struct kverbs_loop *loop)
 		rdma_destroy_id(loop->active);
 	if (loop->passive)
 		rdma_destroy_id(loop->passive);
-	if (loop->peer)
-		ib_destroy_qp(loop->peer);
-	if (loop->pd)
+	/* A queue pair that stays is in the protection domain, and uses the completion queue. */
+	if (loop->pd && !(loop->peer && kverbs_try_destroy_qp(loop->peer)))
 		ib_dealloc_pd(loop->pd);
 	kfree(loop);
 }

@@ -319,7 +319,15 @@ impl Mr {
     }
 
     /// Requests deregistration from the driver once.
+    ///
+    /// # Errors
+    ///
+    /// - `EBUSY` if the protection domain [is stuck](Pd::is_stuck).
+    /// - An error of the driver.
     fn deregister(&self) -> Result {
+        if self.pd.is_stuck() {
+            return Err(EBUSY);
+        }
         fault::dereg()?;
         // SAFETY: By the type invariant this object owns the region; callers do not use it after a
         // success.
@@ -332,13 +340,15 @@ impl Mr {
         let device = self.pd.device();
         let mut ended = fault::device().and_then(|()| self.deregister());
         for ms in RETRY_MS {
-            if ended.is_ok() || device.refuses() {
+            if ended.is_ok() || device.refuses() || self.pd.is_stuck() {
                 break;
             }
             fsleep(Delta::from_millis(ms));
             ended = self.deregister();
         }
-        device.note_refusal(ended.is_err());
+        if !self.pd.is_stuck() {
+            device.note_refusal(ended.is_err());
+        }
         ended
     }
 

@@ -4,6 +4,7 @@
 use core::{
     ptr::NonNull,
     sync::atomic::{
+        AtomicBool,
         AtomicUsize,
         Ordering, //
     }, //
@@ -40,6 +41,8 @@ pub(crate) struct Pd {
     charge: Option<Charge>,
     /// Regions in the domain that peers may still reach although their keys were revoked.
     tainted: AtomicUsize,
+    /// True if a queue pair that the driver did not destroy may still execute registrations.
+    stuck: AtomicBool,
 }
 
 // SAFETY: Any thread may use the C object.
@@ -82,6 +85,7 @@ impl Pd {
             device: device.clone(),
             charge,
             tainted: AtomicUsize::new(0),
+            stuck: AtomicBool::new(false),
         })
     }
 
@@ -164,6 +168,18 @@ impl Pd {
     /// Records that a region that outlived its key has ended.
     pub(super) fn untaint(&self) {
         self.tainted.fetch_sub(1, Ordering::SeqCst);
+    }
+
+    /// Records that a queue pair which the driver did not destroy may still execute registrations and
+    /// invalidations of the domain's regions.
+    pub(super) fn stick(&self) {
+        self.stuck.store(true, Ordering::SeqCst);
+    }
+
+    /// Returns whether the domain's regions and their memory must stay for ever: a registration that is
+    /// executed late could reach memory that is no longer theirs.
+    pub(super) fn is_stuck(&self) -> bool {
+        self.stuck.load(Ordering::SeqCst)
     }
 
     /// Returns the key for local access to memory mapped by [`dma`](super::dma).

@@ -207,7 +207,7 @@ unsafe impl<H: Completions> Send for Core<H> {}
 unsafe impl<H: Completions> Sync for Core<H> {}
 
 /// A shared queue pair. The last reference destroys it. After that, every work request has
-/// completed, or never will because the device did not flush it in time.
+/// completed, or never will because the device did not flush it in time or the driver did not destroy it.
 ///
 /// Context of the drop: process.
 pub(crate) struct QueuePair<H: Completions>(Arc<Core<H>>);
@@ -229,7 +229,8 @@ unsafe extern "C" fn done<H: Completions>(_cq: *mut raw::ib_cq, wc: *mut raw::ib
     // The union's 8 bytes are the posted pointer.
     let slot = raw.__bindgen_anon_1.bindgen_union_field as *const Slot<H>;
     // SAFETY: By the caller's contract it points to a slot of a live `Core`. `Core` is freed only
-    // after `kverbs_free_cq()`, which waits for running handlers.
+    // after `kverbs_destroy_qp()`, which waits for running handlers. If the driver has refused to
+    // destroy the queue pair, none runs later.
     let slot = unsafe { &*slot };
     // SAFETY: By the invariant of `Core`, an `Arc` keeps the handler alive.
     let handler = unsafe { ArcBorrow::from_raw(slot.handler) };
@@ -247,7 +248,8 @@ unsafe extern "C" fn done<H: Completions>(_cq: *mut raw::ib_cq, wc: *mut raw::ib
 ///
 /// The caller is the RDMA core, with the context of a queue pair that exists.
 unsafe extern "C" fn event<H: Completions>(event: *mut raw::ib_event, context: *mut c_void) {
-    // SAFETY: The context is the handler in its `Arc`, which outlives the queue pair.
+    // SAFETY: The context is the handler in its `Arc`, which outlives the queue pair: if the driver refuses
+    // to destroy the queue pair, `destroy` keeps a reference for ever.
     let handler = unsafe { ArcBorrow::from_raw(context.cast::<H>().cast_const()) };
     // SAFETY: The RDMA core passes an `event` that is valid during the call.
     let what = match unsafe { (*event).event } {
@@ -260,6 +262,31 @@ unsafe extern "C" fn event<H: Completions>(event: *mut raw::ib_event, context: *
         _ => return,
     };
     H::qp_event(handler, what);
+}
+
+/// Destroys a queue pair and its completion queue. With `wait`, waits for a flush in bounded time. Returns
+/// false if the device did not flush, or the driver refused. No handler of completions runs afterwards.
+///
+/// If the driver refuses to destroy the queue pair, its protection domain and the handler of its events
+/// stay for ever.
+///
+/// # Safety
+///
+/// The caller owns both, the queue pair is in `pd` and uses the completion queue for both sides, `handler`
+/// is its context, and no task posts.
+unsafe fn destroy<H: Completions>(
+    qp: *mut raw::ib_qp,
+    cq: *mut raw::ib_cq,
+    wait: bool,
+    handler: &Arc<H>,
+    pd: &Arc<Pd>,
+) -> bool {
+    // SAFETY: By the caller's contract.
+    let ended = unsafe { raw::kverbs_destroy_qp(qp, cq, wait) };
+    if ended == raw::kverbs_ended_KVERBS_NOT_ENDED {
+        core::mem::forget((handler.clone(), pd.clone()));
+    }
+    ended == raw::kverbs_ended_KVERBS_ENDED
 }
 
 impl<H: Completions> QueuePair<H> {
@@ -320,14 +347,12 @@ impl<H: Completions> QueuePair<H> {
         attr.cap.max_recv_wr = receive;
         attr.cap.max_send_sge = size.sge;
         attr.cap.max_recv_sge = size.sge;
-        let made = fault::device()
-            .and_then(|()| {
-                // SAFETY: `attr` is filled in; the protection domain and the queue are alive.
-                from_err_ptr(unsafe {
-                    raw::ib_create_qp_kernel(pd.as_ptr(), &mut attr, CALLER.as_char_ptr())
-                })
+        let made = fault::device().and_then(|()| {
+            // SAFETY: `attr` is filled in; the protection domain and the queue are alive.
+            from_err_ptr(unsafe {
+                raw::ib_create_qp_kernel(pd.as_ptr(), &mut attr, CALLER.as_char_ptr())
             })
-            .and_then(|qp| Self::init(qp, port, pd.device().is_iwarp()));
+        });
         let qp = match made {
             Ok(qp) => qp,
             Err(e) => {
@@ -336,6 +361,11 @@ impl<H: Completions> QueuePair<H> {
                 return Err(e);
             }
         };
+        if let Err(e) = Self::init(qp, port, pd.device().is_iwarp()) {
+            // SAFETY: Both were created above, and no other code has a pointer to them. Nothing was posted.
+            unsafe { destroy(qp, cq, false, handler, pd) };
+            return Err(e);
+        }
         // `from_err_ptr` returned no null pointer, but its type allows one.
         let (Some(qp), Some(cq)) = (NonNull::new(qp), NonNull::new(cq)) else {
             return Err(ENOMEM);
@@ -386,9 +416,9 @@ impl<H: Completions> QueuePair<H> {
         Ok(slots)
     }
 
-    /// Moves a new queue pair from RESET to INIT, or destroys it if that fails. An iWARP queue pair
-    /// gets its rights now, because the driver connects it.
-    fn init(qp: *mut raw::ib_qp, port: u32, iwarp: bool) -> Result<*mut raw::ib_qp> {
+    /// Moves a new queue pair from RESET to INIT. An iWARP queue pair gets its rights now, because the driver
+    /// connects it.
+    fn init(qp: *mut raw::ib_qp, port: u32, iwarp: bool) -> Result {
         let mut attr = raw::ib_qp_attr {
             qp_state: raw::ib_qp_state_IB_QPS_INIT,
             port_num: port,
@@ -404,16 +434,9 @@ impl<H: Completions> QueuePair<H> {
             | raw::ib_qp_attr_mask_IB_QP_PKEY_INDEX
             | raw::ib_qp_attr_mask_IB_QP_PORT
             | raw::ib_qp_attr_mask_IB_QP_ACCESS_FLAGS;
-        let ret = fault::device().and_then(|()| {
-            // SAFETY: The queue pair was created by the caller; `attr` is filled in as `mask` says.
-            to_result(unsafe { raw::ib_modify_qp(qp, &mut attr, mask as c_int) })
-        });
-        if let Err(e) = ret {
-            // SAFETY: No other code has a pointer to the queue pair yet.
-            unsafe { raw::ib_destroy_qp_user(qp, core::ptr::null_mut()) };
-            return Err(e);
-        }
-        Ok(qp)
+        fault::device()?;
+        // SAFETY: The queue pair was created by the caller; `attr` is filled in as `mask` says.
+        to_result(unsafe { raw::ib_modify_qp(qp, &mut attr, mask as c_int) })
     }
 
     /// Returns whether the handlers of completions may sleep.
@@ -684,14 +707,12 @@ impl<H: Completions> QueuePair<H> {
 
 impl<H: Completions> Drop for Core<H> {
     fn drop(&mut self) {
-        // Keep the handler alive for the completions that the destruction causes.
-        let _handler = &self.handler;
         let broken = *self.broken.get_mut();
         let wait = !broken && self.pd.device().flushes();
+        let (qp, cq) = (self.qp.as_ptr(), self.cq.as_ptr());
         // SAFETY: By the type invariant this object owns both. It is the last user, so no task
         // posts.
-        let flushed = unsafe { raw::kverbs_destroy_qp(self.qp.as_ptr(), self.cq.as_ptr(), wait) };
-        if wait && !flushed {
+        if !unsafe { destroy(qp, cq, wait, &self.handler, &self.pd) } {
             self.pd.device().does_not_flush();
         }
     }

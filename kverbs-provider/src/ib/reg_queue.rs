@@ -11,7 +11,10 @@
 //! operation and fails no application's connection. The completion handler wakes the waiter
 //! directly, which is the cheapest way (on rxe 26 us, against 39 us through the core's work queue).
 
-use core::ptr::NonNull;
+use core::{
+    mem::ManuallyDrop,
+    ptr::NonNull, //
+};
 use kernel::{
     bindings,
     error::{
@@ -55,11 +58,14 @@ const TIMEOUT_MS: u32 = 10_000;
 pub(crate) struct RegQueue {
     qp: NonNull<raw::ib_qp>,
     cq: NonNull<raw::ib_cq>,
-    woken: Pin<KBox<Opaque<bindings::completion>>>,
+    /// Freed with `cq`.
+    woken: ManuallyDrop<Pin<KBox<Opaque<bindings::completion>>>>,
     /// Work requests of the current chain.
     chain: KVec<raw::ib_reg_wr>,
     /// Number of work requests that fit the queue.
     depth: u32,
+    /// True if the device may not have executed all of the current chain.
+    outstanding: bool,
     /// The connection, on an iWARP device. Owned.
     loopback: Option<NonNull<raw::kverbs_loop>>,
     pd: Arc<Pd>,
@@ -77,7 +83,7 @@ unsafe impl Sync for RegQueue {}
 ///
 /// The caller is the driver, with the context of a queue that exists.
 unsafe extern "C" fn completed(_cq: *mut raw::ib_cq, context: *mut c_void) {
-    // SAFETY: The context is a `struct completion` that outlives the queue. Any context.
+    // SAFETY: The context is a `struct completion` that is freed only after the queue. Any context.
     unsafe { bindings::complete(context.cast()) }
 }
 
@@ -151,9 +157,10 @@ impl RegQueue {
         let mut queue = Self {
             qp,
             cq,
-            woken,
+            woken: ManuallyDrop::new(woken),
             chain,
             depth,
+            outstanding: false,
             loopback: None,
             pd: pd.clone(),
         };
@@ -243,12 +250,14 @@ impl RegQueue {
 
     /// Posts the chain and waits until all of it has completed. `ready` is an injected failure.
     fn execute(&mut self, ready: Result) -> Result {
+        self.outstanding = true;
         for first in (0..self.chain.len()).step_by(self.depth as usize - 1) {
             self.post(first)?;
             // An injected failure in the middle: the first part of the chain is already posted.
             ready?;
             self.wait()?;
         }
+        self.outstanding = false;
         Ok(())
     }
 
@@ -307,11 +316,18 @@ impl Drop for RegQueue {
             // SAFETY: This object owns the connection, and the queue pair still exists.
             unsafe { raw::kverbs_loop_free(loopback.as_ptr()) };
         }
-        // SAFETY: By the type invariant this object owns both. After the queue pair is destroyed,
-        // no work request reads a region or completes.
-        unsafe {
-            raw::ib_destroy_qp_user(self.qp.as_ptr(), core::ptr::null_mut());
-            raw::kverbs_destroy_cq(self.cq.as_ptr());
+        // SAFETY: By the type invariant this object owns the queue pair. After it is destroyed, no work
+        // request reads a region or completes.
+        if unsafe { raw::kverbs_try_destroy_qp(self.qp.as_ptr()) } != 0 {
+            if self.outstanding {
+                self.pd.stick();
+            }
+            core::mem::forget(self.pd.clone());
+        }
+        // SAFETY: By the type invariant this object owns the completion queue.
+        if unsafe { raw::kverbs_destroy_cq(self.cq.as_ptr()) } {
+            // SAFETY: No handler uses the completion any more. It is dropped once, here.
+            unsafe { ManuallyDrop::drop(&mut self.woken) };
         }
     }
 }

@@ -47,7 +47,7 @@ fn is_fence(driver: raw::rdma_driver_id) -> bool {
 pub(crate) fn counts_up(device: &Device) -> bool {
     matches!(
         device.policy_driver(),
-        // `rxe_pool.c` (`xa_alloc_cyclic()`), and `mlx4_bitmap_alloc()`. siw draws at random from 2^24.
+        // `rxe_pool.c` (`xa_alloc_cyclic()`), and `mlx4_bitmap_alloc()`. siw begins at random in 2^24 (`siw_mr_add_mem()`).
         raw::rdma_driver_id_RDMA_DRIVER_RXE
             | raw::rdma_driver_id_RDMA_DRIVER_SIW
             | raw::rdma_driver_id_RDMA_DRIVER_MLX4
