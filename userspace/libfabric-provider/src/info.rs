@@ -184,6 +184,22 @@ impl Hints<'_> {
     fn rx_mode(&self) -> u64 {
         side_mode(self.rx.map(|rx| rx.mode), self.info.mode)
     }
+
+    /// Whether the hints ask for peers' access to memory. Those without capabilities may ask for it by
+    /// the receiving side's.
+    fn is_target(&self) -> bool {
+        is_target(match self.info.caps {
+            0 => self.rx.map_or(0, |rx| rx.caps),
+            caps => caps,
+        })
+    }
+}
+
+/// Whether peers may reach the memory of an endpoint with these capabilities: libfabric's rule
+/// (`ofi_rma_target_allowed()`).
+fn is_target(caps: u64) -> bool {
+    let remote = abi::KFI_REMOTE_READ | abi::KFI_REMOTE_WRITE;
+    caps & (abi::KFI_RMA | abi::KFI_ATOMIC) != 0 && with_directions(caps) & remote != 0
 }
 
 /// Whether hints ask for access to a peer's memory, or for no capabilities, which are all.
@@ -218,14 +234,28 @@ fn mr_mode(hints: Option<&Hints<'_>>, version: u32) -> c_int {
         return asked;
     }
     match hints {
-        Some(h) if !wants_rma(h.info.caps) => MR_MODE as c_int & asked,
-        _ => MR_MODE as c_int,
+        Some(h) if h.is_target() || h.info.caps | asked as u64 == 0 => MR_MODE as c_int,
+        Some(_) => (MR_MODE & asked as u64 | abi::KFI_MR_LOCAL) as c_int,
+        None => MR_MODE as c_int,
     }
 }
 
+/// The capabilities of an answer to hints without any: all, or those that need no registration modes
+/// beyond the answer's.
+fn default_caps(all: u64, registration: c_int) -> u64 {
+    match is_basic(registration) || MR_MODE & !(registration as u64) == 0 {
+        true => all,
+        false => all & !(abi::KFI_REMOTE_READ | abi::KFI_REMOTE_WRITE),
+    }
+}
+
+/// Whether hints name an object, or none. libfabric's providers ignore the case, too.
 unsafe fn matches_name(wanted: *const c_char, name: &str) -> bool {
     // SAFETY: hints hold C strings or null.
-    wanted.is_null() || unsafe { CStr::from_ptr(wanted) }.to_bytes() == name.as_bytes()
+    wanted.is_null()
+        || unsafe { CStr::from_ptr(wanted) }
+            .to_bytes()
+            .eq_ignore_ascii_case(name.as_bytes())
 }
 
 /// Checks whether an offer satisfies hints.
@@ -250,6 +280,7 @@ unsafe fn satisfies(offer: &Info, hints: &Hints<'_>, version: u32) -> bool {
     let order = completion_order(entry);
     if let Some(ep) = hints.ep {
         let over = |max: usize| max as u64 > crate::max_msg_size(entry.max_msg_size);
+        let ordered = info.caps & (abi::KFI_RMA | abi::KFI_ATOMIC) != 0;
         if !matches!(ep.type_, FI_EP_UNSPEC | FI_EP_MSG)
             || ep.protocol != 0 && ep.protocol != protocol(entry)
             || ep.protocol_version > 1
@@ -257,9 +288,10 @@ unsafe fn satisfies(offer: &Info, hints: &Hints<'_>, version: u32) -> bool {
             || ep.tx_ctx_cnt > 1
             || ep.rx_ctx_cnt > 1
             || ep.auth_key_size > abi::KFI_AUTH_KEY_MAX
-            || over(ep.max_order_raw_size)
-            || over(ep.max_order_waw_size)
-            || ep.max_order_war_size > 0
+            || ordered
+                && (over(ep.max_order_raw_size)
+                    || over(ep.max_order_waw_size)
+                    || ep.max_order_war_size > 0)
         {
             return false;
         }
@@ -292,9 +324,9 @@ unsafe fn satisfies(offer: &Info, hints: &Hints<'_>, version: u32) -> bool {
         }
     }
     if let Some(domain) = hints.domain {
-        // With remote access to memory all modes are needed, else only FI_MR_LOCAL.
+        // With peers' access to memory all modes are needed, else only FI_MR_LOCAL.
         let mode = domain.mr_mode as u64;
-        let needed = match wants_rma(info.caps) {
+        let needed = match hints.is_target() {
             true => MR_MODE,
             false => abi::KFI_MR_LOCAL,
         };
@@ -304,27 +336,23 @@ unsafe fn satisfies(offer: &Info, hints: &Hints<'_>, version: u32) -> bool {
             matches!(domain.mr_mode, 0 | MR_BASIC) && local
         } else if is_basic(domain.mr_mode) {
             local || mode & abi::KFI_MR_LOCAL != 0
+        } else if mode == 0 {
+            // FI_MR_UNSPEC: the answer has the modes.
+            local
         } else {
             needed & !mode == 0
         };
         if !fits
             || domain.cq_data_size > data_size(entry, Some(hints))
             || domain.caps & !caps != 0
-            || domain.cq_cnt > COUNT
-            || domain.ep_cnt > COUNT * 16
-            || domain.tx_ctx_cnt > COUNT * 16
-            || domain.rx_ctx_cnt > COUNT * 16
-            || domain.max_ep_tx_ctx > 1
-            || domain.max_ep_rx_ctx > 1
-            || domain.max_ep_stx_ctx > 0
-            || domain.max_ep_srx_ctx > 0
             || domain.cntr_cnt > COUNT
             || domain.mr_cnt > MR_COUNT
             || domain.mr_iov_limit > 1
             || domain.max_err_data > 0
-            // The domain needs no mode, so any will do. So will limits of counters (`COUNTER_LIMITS`).
+            // The domain needs no mode, so any will do. So will limits of counters (`COUNTER_LIMITS`), and
+            // the numbers that libfabric's check (`ofi_check_domain_attr()`) does not refuse either: hints
+            // may be a copy of another provider's info.
             || domain.auth_key_size > abi::KFI_AUTH_KEY_MAX
-            || domain.mr_key_size != 0 && domain.mr_key_size < entry.mr_key_size as usize
         {
             return false;
         }
@@ -491,13 +519,13 @@ pub(crate) unsafe fn make(
         let asked = hints.map_or(0, |h| h.info.caps);
         let all = capabilities(entry);
         let comm = FI_LOCAL_COMM | FI_REMOTE_COMM;
+        let registration = mr_mode(hints, version);
         let caps = match asked {
-            0 => all,
+            0 => default_caps(all, registration),
             asked => with_directions(asked & !comm | all & comm),
         };
         let data = hints.is_some_and(|h| h.rx_mode() & FI_RX_CQ_DATA != 0);
         let mode = if data { FI_RX_CQ_DATA } else { 0 };
-        let registration = mr_mode(hints, version);
         // Old programs know the need to register local memory as a mode of the info.
         let old = version < (1 << 16 | 5) || registration == MR_BASIC;
         let mode = mode | if old { LOCAL_MR } else { 0 };

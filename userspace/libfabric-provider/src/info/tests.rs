@@ -174,7 +174,13 @@ fn sizes_up_to_the_offer_match() {
         (|a, n| a.rx.iov_limit = n, 4),
         (|a, n| a.tx.rma_iov_limit = n, 1),
         (|a, n| a.ep.max_msg_size = n, 1 << 30),
-        (|a, n| a.ep.max_order_raw_size = n, 1 << 30),
+        (
+            |a, n| {
+                a.info.caps = abi::KFI_RMA;
+                a.ep.max_order_raw_size = n;
+            },
+            1 << 30,
+        ),
         (|a, n| a.domain.auth_key_size = n, 64),
     ];
     for (at, (set, most)) in cases.into_iter().enumerate() {
@@ -194,7 +200,10 @@ fn registration_modes_are_needed_for_remote_access() {
         abi::KFI_MR_PROV_KEY,
     ];
     for mode in modes {
-        assert!(!accepts(|a| a.domain.mr_mode = without(mode)));
+        assert!(!accepts(|a| {
+            a.info.caps = abi::KFI_RMA;
+            a.domain.mr_mode = without(mode);
+        }));
         // Messages alone need only FI_MR_LOCAL.
         assert!(accepts(|a| {
             a.info.caps = abi::KFI_MSG;
@@ -223,6 +232,88 @@ fn registration_modes_are_needed_for_remote_access() {
         // Without the mode that such programs have for FI_MR_LOCAL.
         assert!(!accepts_version(1 << 16 | 4, |a| a.domain.mr_mode = mode));
     }
+}
+
+/// libfabric's check accepts these hints (`ofi_check_info()`).
+#[test]
+fn memory_that_no_peer_reaches_needs_only_the_local_mode() {
+    let local = abi::KFI_MR_LOCAL as c_int;
+    let initiator = abi::KFI_MSG | abi::KFI_RMA | abi::KFI_READ | abi::KFI_WRITE;
+    let with = |caps, rx_caps| {
+        accepts(|a| {
+            a.info.caps = caps;
+            a.rx.caps = rx_caps;
+            a.domain.mr_mode = local;
+        })
+    };
+    assert!(with(initiator, 0) && with(abi::KFI_MSG, 0) && with(0, 0));
+    assert!(!with(initiator | abi::KFI_REMOTE_READ, 0));
+    assert!(!with(abi::KFI_ATOMIC, 0));
+    assert!(!with(0, abi::KFI_RMA | abi::KFI_REMOTE_WRITE));
+    // The answer has the hints' mode, and no peer's access without the modes for it.
+    let remote = abi::KFI_REMOTE_READ | abi::KFI_REMOTE_WRITE;
+    // SAFETY: `answer` passes a whole info.
+    let read = |info: &fi_info| unsafe { (info.caps & remote, (*info.domain_attr).mr_mode) };
+    let mode = |mode| move |a: &mut Asked| a.domain.mr_mode = mode;
+    assert_eq!(answer(V1_18, mode(local), read), (0, local));
+    assert_eq!(
+        answer(V1_18, mode(MR_MODE as c_int), read),
+        (remote, MR_MODE as c_int)
+    );
+    assert_eq!(answer(V1_18, mode(MR_BASIC), read), (remote, MR_BASIC));
+}
+
+/// FI_MR_UNSPEC of programs since version 1.5, with the mode of older ones for local memory.
+#[test]
+fn unspecified_registration_modes_match_and_are_in_the_answer() {
+    let local = abi::KFI_MR_LOCAL as c_int;
+    for (caps, needed) in [
+        (0, MR_MODE as c_int),
+        (abi::KFI_RMA, MR_MODE as c_int),
+        (abi::KFI_MSG, local),
+    ] {
+        let set = |a: &mut Asked| {
+            (a.info.caps, a.info.mode) = (caps, LOCAL_MR);
+            a.domain.mr_mode = 0;
+        };
+        assert!(accepts(set), "{caps:#x}");
+        // SAFETY: `answer` passes a whole info.
+        let mode = answer(V1_18, set, |info| unsafe { (*info.domain_attr).mr_mode });
+        assert_eq!(mode, needed, "{caps:#x}");
+        assert!(!accepts(|a| {
+            a.info.caps = caps;
+            a.domain.mr_mode = 0;
+        }));
+    }
+}
+
+/// Hints may be a copy of another provider's info.
+#[test]
+fn numbers_that_libfabric_does_not_compare_match() {
+    let sets: [fn(&mut Asked); 10] = [
+        |a| a.domain.cq_cnt = 1 << 20,
+        |a| a.domain.ep_cnt = 1 << 20,
+        |a| a.domain.tx_ctx_cnt = 1 << 20,
+        |a| a.domain.rx_ctx_cnt = 1 << 20,
+        |a| a.domain.max_ep_tx_ctx = 2,
+        |a| a.domain.max_ep_rx_ctx = 2,
+        |a| a.domain.max_ep_stx_ctx = 1,
+        |a| a.domain.max_ep_srx_ctx = 1,
+        |a| a.domain.mr_key_size = 1,
+        // Orders of one-sided operations, without these.
+        |a| {
+            a.info.caps = abi::KFI_MSG;
+            a.ep.max_order_war_size = 1;
+            (a.ep.max_order_raw_size, a.ep.max_order_waw_size) = (usize::MAX, usize::MAX);
+        },
+    ];
+    for (at, set) in sets.into_iter().enumerate() {
+        assert!(accepts(set), "{at}");
+    }
+    assert!(!accepts(|a| {
+        a.info.caps = abi::KFI_RMA;
+        a.ep.max_order_war_size = 1;
+    }));
 }
 
 #[test]
@@ -455,6 +546,7 @@ fn names_select_domain_and_fabric() {
         })
     };
     assert!(named(c"rxe0", c"kverbs/rdma"));
+    assert!(named(c"RXE0", c"Kverbs/rdma"));
     assert!(!named(c"rxe", c"kverbs/rdma"));
     assert!(!named(c"rxe0", c"kshm/rdma"));
 }
