@@ -16,6 +16,7 @@
 #include "fi_cases_pmem.h"
 #include "fi_cases_rdm.h"
 #include "fi_cases_rings.h"
+#include "fi_cases_signals.h"
 #include "fi_cases_close.h"
 
 /* ---- connections ---- */
@@ -696,6 +697,7 @@ static const struct {
 	{ "key_file", key_file },
 	{ "events", events },
 	{ "completions", completions },
+	{ "signals", signals },
 	{ "counters", counters },
 	{ "counter_descriptors", counter_descriptors },
 	{ "sub_regions", sub_regions },

@@ -91,7 +91,7 @@ pub const TESTS: &[Test] = &[
     .needs(IB_TRANSPORT)
     .seconds(10),
     Test::pair("ofi.queues_wait_signal_and_peek_as_documented", |c| {
-        cases(c, &["events", "completions"])
+        cases(c, &["events", "completions", "signals"])
     })
     .needs(IMMEDIATE_DATA)
     .seconds(10),
@@ -147,6 +147,7 @@ pub const TESTS: &[Test] = &[
             "failed_injects",
             "close_order",
             "completions",
+            "signals",
             "data_lengths",
             "flood",
             "shared_queue",

@@ -187,7 +187,7 @@ impl Counter {
     fn wait(&self, threshold: u64, timeout: c_int) -> c_int {
         let ms = u64::try_from(timeout);
         let timeout = ms.map_or(Duration::MAX, Duration::from_millis);
-        match self.counter.wait(threshold, timeout) {
+        match self.counter.wait_or_signal(threshold, timeout) {
             Err(e) if e.errno() == Some(kfabric::Errno::EIO) => -(FI_EAVAIL as c_int),
             done => called(done),
         }

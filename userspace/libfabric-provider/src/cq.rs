@@ -332,7 +332,7 @@ unsafe extern "C" fn sread(
     _cond: *const c_void,
     timeout: c_int,
 ) -> isize {
-    let timeout = Timeout::new(timeout);
+    let mut timeout = Timeout::new(timeout);
     let mut waiter = None;
     loop {
         // SAFETY: as for `read`.

@@ -428,7 +428,7 @@ unsafe extern "C" fn sread(
     timeout: c_int,
     flags: u64,
 ) -> isize {
-    let timeout = Timeout::new(timeout);
+    let mut timeout = Timeout::new(timeout);
     loop {
         // SAFETY: as for `read`.
         let (rc, of) = unsafe { (read(eq, event, buf, len, flags), &object::body::<Eq>(eq).0) };

@@ -261,8 +261,9 @@ impl Timeout {
     }
 
     /// Waits until one of two descriptors is readable. Returns false if no time is left; else the
-    /// caller looks again, whatever the outcome.
-    pub(crate) fn wait(&self, a: BorrowedFd<'_>, b: BorrowedFd<'_>) -> bool {
+    /// caller looks again, whatever the outcome. A signal handler that runs meanwhile ends the time, as
+    /// `fi_cq(3)` and `fi_eq(3)` demand.
+    pub(crate) fn wait(&mut self, a: BorrowedFd<'_>, b: BorrowedFd<'_>) -> bool {
         let left = self
             .0
             .map(|end| end.saturating_duration_since(Instant::now()));
@@ -279,7 +280,10 @@ impl Timeout {
             revents: 0,
         });
         // SAFETY: an array of two entries.
-        unsafe { libc::poll(fds.as_mut_ptr(), 2, ms) };
+        let ready = unsafe { libc::poll(fds.as_mut_ptr(), 2, ms) };
+        if ready < 0 && Error::last_os_error().raw_os_error() == Some(libc::EINTR) {
+            self.0 = Some(Instant::now());
+        }
         true
     }
 }

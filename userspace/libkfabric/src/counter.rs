@@ -117,12 +117,42 @@ impl Counter {
     /// - [`Error::Timeout`] if the timeout expires first.
     /// - `EIO` if the number of failures changes.
     pub fn wait(&self, threshold: u64, timeout: Duration) -> Result<()> {
+        let mut arg = self.wait_arg(threshold, timeout);
+        Self::waited(self.call_again(&mut arg), timeout)
+    }
+
+    /// Like [`Counter::wait`], but a signal handler without `SA_RESTART` ends the wait.
+    ///
+    /// # Errors
+    ///
+    /// - Those of [`Counter::wait`].
+    /// - `EINTR` if such a handler ran.
+    pub fn wait_or_signal(&self, threshold: u64, timeout: Duration) -> Result<()> {
+        let mut arg = self.wait_arg(threshold, timeout);
+        let dev = &self.inner.handle.dev;
+        Self::waited(dev.call(self.id(), &mut arg, &mut []), timeout)
+    }
+
+    fn wait_arg(&self, threshold: u64, timeout: Duration) -> abi::CntrWait {
         let wait = u64::try_from(timeout.as_nanos()).unwrap_or(u64::MAX);
         let mut arg: abi::CntrWait = sys::new();
         arg.cntr = self.inner.handle.raw();
         arg.threshold = threshold;
         arg.deadline = sys::monotonic_ns().saturating_add(wait);
-        let done = self.inner.handle.dev.call(self.id(), &mut arg, &mut []);
+        arg
+    }
+
+    /// Waits again after each signal: the deadline is absolute.
+    fn call_again(&self, arg: &mut abi::CntrWait) -> Result<()> {
+        loop {
+            match self.inner.handle.dev.call(self.id(), arg, &mut []) {
+                Err(e) if e.errno() == Some(Errno::EINTR) => {}
+                done => return done,
+            }
+        }
+    }
+
+    fn waited(done: Result<()>, timeout: Duration) -> Result<()> {
         match done {
             Err(e) if e.errno() == Some(Errno::ETIMEDOUT) => Err(Error::Timeout {
                 what: "waiting for a counter",
@@ -169,8 +199,7 @@ impl CounterWatch {
         arg.threshold = seen.value;
         arg.errors = seen.errors;
         arg.deadline = u64::MAX;
-        let dev = &self.0.inner.handle.dev;
-        dev.call(self.0.id(), &mut arg, &mut [])?;
+        self.0.call_again(&mut arg)?;
         self.0.read()
     }
 }

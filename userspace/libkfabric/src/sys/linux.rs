@@ -6,6 +6,8 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::path::Path;
 use std::time::Duration;
 
+use kfabric_uapi as abi;
+
 use super::{Backend, Buf, BufData, Deadline, Mapping};
 use crate::errno::Errno;
 
@@ -50,9 +52,10 @@ impl Backend for Kernel {
                 return Ok(());
             }
             // Every call may be repeated after a signal: a call that fails with `EINTR` changed
-            // nothing, and deadlines are absolute.
+            // nothing, and deadlines are absolute. Whether a wait for a counter goes on is the
+            // caller's choice.
             let errno = Errno::last();
-            if errno != Errno::EINTR {
+            if errno != Errno::EINTR || nr == abi::KFI_IOC_CNTR_WAIT {
                 return Err(errno);
             }
         }
