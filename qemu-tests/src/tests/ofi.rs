@@ -24,6 +24,7 @@ pub const TESTS: &[Test] = &[
         renamed,
     ),
     Test::pair("ofi.libfabrics_of_one_process_pass_messages", several).seconds(20),
+    Test::pair("ofi.newer_libfabric_gets_its_own_version", newer),
     Test::pair("ofi.forked_child_leaves_the_objects_of_its_parent", |c| {
         cases(c, &["forked"])
     })
@@ -300,6 +301,14 @@ fn renamed(ctx: &mut Ctx) -> Result<()> {
     let none = count(Some("missing"))?;
     ensure!(none == -libc::ENODATA, "the parameter is ignored: {none}");
     ctx.barrier("read")
+}
+
+/// A libfabric that is newer than the plug-in uses the plug-in for its own version's requests.
+fn newer(ctx: &mut Ctx) -> Result<()> {
+    let out = program("/kfi/bin/fi_newer", &["/kfi/bin/libkfabric_fi.so"]).output()?;
+    let version = String::from_utf8_lossy(&out.stdout);
+    ensure!(out.status.success() && version == "2.999\n", "{out:?}");
+    ctx.barrier("named")
 }
 
 /// Runs cases of `interop/fi_cases.c` on node 1, which is both ends of their connections.

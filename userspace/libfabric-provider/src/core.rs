@@ -11,6 +11,7 @@ type Define =
     unsafe extern "C" fn(*const fi_provider, *const c_char, c_int, *const c_char, ...) -> c_int;
 type Get = unsafe extern "C" fn(*mut fi_provider, *const c_char, *mut c_void) -> c_int;
 
+type Version = unsafe extern "C" fn() -> u32;
 type Enabled = unsafe extern "C" fn(*const fi_provider, c_int, c_int) -> c_int;
 type Log = unsafe extern "C" fn(
     *const fi_provider,
@@ -40,11 +41,9 @@ struct Library {
 
 static LIBRARY: OnceLock<Library> = OnceLock::new();
 
-/// Notes which libfabric calls the plug-in. Its name is not known: Python's wheels, for example, have
-/// copies of other names, which other libraries cannot see. `fi_prov_ini` calls this function: there the
-/// first caller outside this file is libfabric.
-pub(crate) fn note_caller() {
-    LIBRARY.get_or_init(|| {
+impl Library {
+    /// The libfabric that calls `fi_prov_ini`: there it is the first caller outside this file.
+    fn of_caller() -> Self {
         let (name, base) = match caller() {
             Some((name, base)) => (name, base),
             None => (c"libfabric.so.1".to_owned(), 0),
@@ -52,8 +51,38 @@ pub(crate) fn note_caller() {
         // SAFETY: a C string. The library is loaded already; nothing is loaded.
         let handle = unsafe { libc::dlopen(name.as_ptr(), libc::RTLD_NOLOAD | libc::RTLD_NOW) };
         let handle = handle.expose_provenance();
-        Library { handle, base }
-    });
+        Self { handle, base }
+    }
+
+    /// Looks a function of the library up; null if the library does not export it.
+    fn find(&self, name: &CStr) -> *mut c_void {
+        let handle = std::ptr::with_exposed_provenance_mut(self.handle);
+        // SAFETY: a handle of `dlopen`, or null, which is RTLD_DEFAULT; and a C string.
+        let found = unsafe { libc::dlsym(handle, name.as_ptr()) };
+        // The search goes on in other files. A second libfabric may have another version.
+        let is_own = |at| object_of(at).is_some_and(|(_, found)| found == self.base);
+        if found.is_null() || self.base == 0 || is_own(found) {
+            return found;
+        }
+        std::ptr::null_mut()
+    }
+}
+
+/// Notes which libfabric calls the plug-in. Its name is not known: Python's wheels, for example, have
+/// copies of other names, which other libraries cannot see. `fi_prov_ini` calls this function.
+pub(crate) fn note_caller() {
+    LIBRARY.get_or_init(Library::of_caller);
+}
+
+/// The version of the libfabric that calls `fi_prov_ini`, which need not be the first one; 0 if unknown.
+pub(crate) fn version_of_caller() -> u32 {
+    let library = Library::of_caller();
+    let found = library.find(c"fi_version");
+    if found.is_null() {
+        return 0;
+    }
+    // SAFETY: the type holds in all versions.
+    unsafe { std::mem::transmute::<*mut c_void, Version>(found)() }
 }
 
 /// The file of an address, and where it is loaded.
@@ -85,16 +114,8 @@ fn caller() -> Option<(CString, usize)> {
 
 /// Looks a function of libfabric up; null if libfabric does not export it.
 fn find(name: &CStr) -> *mut c_void {
-    let (handle, base) = LIBRARY.get().map_or((0, 0), |of| (of.handle, of.base));
-    let handle = std::ptr::with_exposed_provenance_mut(handle);
-    // SAFETY: a handle of `dlopen`, or null, which is RTLD_DEFAULT; and a C string.
-    let found = unsafe { libc::dlsym(handle, name.as_ptr()) };
-    // The search goes on in other files. A second libfabric may have another version.
-    let is_own = |at| object_of(at).is_some_and(|(_, found)| found == base);
-    if found.is_null() || base == 0 || is_own(found) {
-        return found;
-    }
-    std::ptr::null_mut()
+    let unknown = Library { handle: 0, base: 0 };
+    LIBRARY.get().unwrap_or(&unknown).find(name)
 }
 
 /// The path of the plug-in's own file; empty if unknown.

@@ -39,7 +39,9 @@ use std::sync::{Once, OnceLock};
 
 use ffi::*;
 
-/// The newest libfabric whose rules the plug-in follows.
+/// The newest libfabric whose rules the plug-in follows. libfabric does not use a provider whose version
+/// is older than that of the program's request, so a newer libfabric gets its own version
+/// ([`prepared`]): structures only grow.
 const FI_VERSION: u32 = 2 << 16 | 6;
 
 /// The provider's structure. libfabric writes to its `context`.
@@ -193,15 +195,17 @@ pub extern "C" fn fi_prov_ini() -> *mut fi_provider {
     static LOADED: Once = Once::new();
     let mut first = None;
     LOADED.call_once(|| {
-        let prov = named(provider());
+        let prov = prepared(provider());
         load(prov);
         first = Some(prov);
     });
-    first.unwrap_or_else(|| named(Box::leak(Box::new(structure()))))
+    first.unwrap_or_else(|| prepared(Box::leak(Box::new(structure()))))
 }
 
-/// Sets the name of a structure that libfabric has not got yet.
-fn named(prov: *mut fi_provider) -> *mut fi_provider {
+/// Sets the name and the version of a structure that libfabric has not got yet.
+fn prepared(prov: *mut fi_provider) -> *mut fi_provider {
+    // SAFETY: libfabric has not got the structure yet.
+    unsafe { (*prov).fi_version = FI_VERSION.max(core::version_of_caller()) };
     if is_alias() {
         // SAFETY: libfabric has not got the structure yet.
         unsafe {

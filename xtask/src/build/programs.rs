@@ -112,9 +112,10 @@ pub fn provider(ctx: &Context) -> Result<PathBuf> {
 }
 
 /// C programs that call libfabric: name, folder and source.
-const OF_LIBFABRIC: [(&str, &str, &str); 4] = [
+const OF_LIBFABRIC: [(&str, &str, &str); 5] = [
     ("fi_cases", "qemu-tests/interop", "fi_cases.c"),
     ("fi_local", "qemu-tests/interop", "fi_local.c"),
+    ("fi_newer", "qemu-tests/interop", "fi_newer.c"),
     ("fi_two", "qemu-tests/interop", "fi_two.c"),
     ("kfi-example-libfabric", "examples/libfabric", "remote.c"),
 ];
@@ -139,6 +140,8 @@ pub fn of_libfabric(ctx: &Context, root: &Path) -> Result<Vec<PathBuf>> {
             "-O1",
             "-Wall",
             "-Werror",
+            // The plug-in calls a function of `fi_newer`.
+            "-rdynamic",
             "-o",
             &to,
             &source,

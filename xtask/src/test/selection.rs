@@ -142,6 +142,7 @@ const TABLE: &[Row] = &[
     row("qemu-tests/interop/", &["interop."], NETNS, false),
     row("qemu-tests/interop/fi_cases", &["ofi."], BOTH, false),
     row("qemu-tests/interop/fi_local", &["ofi."], BOTH, false),
+    row("qemu-tests/interop/fi_newer", &["ofi."], BOTH, false),
     row("qemu-tests/interop/fi_two", &["ofi."], BOTH, false),
     row("qemu-tests/interop/mpi_cases", &["mpi."], BOTH, false),
     row("qemu-tests/src/disk", &["blk."], NETNS, true),
