@@ -705,6 +705,7 @@ static const struct {
 	{ "endpoint_keys", endpoint_keys },
 	{ "close_in_use", close_in_use },
 	{ "close_order", close_order },
+	{ "unread_queue", unread_queue },
 	{ "forked", forked },
 	{ "queue_sizes", queue_sizes },
 	{ "data_lengths", data_lengths },

@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 /* Cases of fi_cases.c: the end of objects, also in a forked child. */
+#include <malloc.h>
+
 /* ---- closing ---- */
 
 static void close_order(void)
@@ -52,6 +54,35 @@ static void close_order(void)
 	fi_freeinfo(only);
 	OK(fi_close(&cq->fid));
 	OK(fi_close(&eq->fid));
+}
+
+/* Closes endpoints of two queues, of which the program reads only that of the receives. Returns the bytes
+ * that the program has allocated. */
+static size_t close_many(struct fid_cq *tx, struct fid_cq *rx, int count)
+{
+	struct fi_cq_data_entry got;
+	struct fid_ep *ep;
+
+	for (int i = 0; i < count; i++) {
+		OK(fi_endpoint(domain, info, &ep, NULL));
+		OK(fi_ep_bind(ep, &tx->fid, FI_TRANSMIT | FI_SELECTIVE_COMPLETION));
+		OK(fi_ep_bind(ep, &rx->fid, FI_RECV));
+		OK(fi_close(&ep->fid));
+		GIVES(-FI_EAGAIN, fi_cq_read(rx, &got, 1));
+	}
+	return mallinfo2().uordblks;
+}
+
+/* The memory of closed endpoints is freed although a queue is never read. */
+static void unread_queue(void)
+{
+	struct fid_cq *tx = open_cq(), *rx = open_cq();
+	size_t before = close_many(tx, rx, 600), after = close_many(tx, rx, 1000);
+
+	/* An endpoint has more than 256 bytes. */
+	CHECK(after < before + 1000 * 128);
+	OK(fi_close(&tx->fid));
+	OK(fi_close(&rx->fid));
 }
 
 /* A child calls whatever it has of its parent, whose objects stay as they are. */

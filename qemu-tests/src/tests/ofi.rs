@@ -86,6 +86,10 @@ pub const TESTS: &[Test] = &[
         cases(c, &["names", "reject", "close_order"])
     })
     .seconds(10),
+    Test::pair("ofi.closed_endpoints_of_an_unread_queue_are_freed", |c| {
+        cases(c, &["unread_queue"])
+    })
+    .seconds(10),
     Test::pair("ofi.hints_select_infos_and_infos_open_endpoints", |c| {
         cases(c, &["getinfo", "endpoints", "taken_address"])
     })

@@ -2,7 +2,8 @@
 //! Memory of endpoints that were closed. `ofi_rxm` closes the endpoint of a lost connection first. Then
 //! it reads the completions until there are none, posts a receive for each message among them, and may
 //! answer the message. So the memory stays until each completion queue of the endpoint was found empty
-//! or is closed, and the posts fail with -FI_ENOTCONN.
+//! or is closed, and the posts fail with -FI_ENOTCONN. A queue is found empty by a read, or when the next
+//! endpoint of the queue is closed.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering};

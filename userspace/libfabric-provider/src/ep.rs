@@ -59,8 +59,8 @@ pub(crate) struct Endpoint {
     enabled: AtomicBool,
     /// Address of a completion queue that is bound; 0 for none.
     cq: AtomicUsize,
-    /// Those of all queues that were bound.
-    queues: Mutex<Vec<Arc<Drain>>>,
+    /// All queues that were bound, with their addresses.
+    queues: Mutex<Vec<(Arc<Drain>, usize)>>,
     eq: OnceLock<Arc<Queue>>,
     /// The address of a passive endpoint, which this endpoint has taken.
     name: Option<SocketAddr>,
@@ -117,7 +117,8 @@ impl Kind for Endpoint {
     }
 
     fn queues(&self) -> Vec<Arc<Drain>> {
-        self.all_queues().clone()
+        let all = self.all_queues();
+        all.iter().map(|(drain, _)| drain.clone()).collect()
     }
 
     fn disable(head: &mut fid_ep) {
@@ -130,6 +131,10 @@ impl Kind for Endpoint {
     }
 
     fn end(self) -> Result<(), (Self, Errno)> {
+        for (_, at) in self.all_queues().iter() {
+            // SAFETY: the kernel closes no queue to which an endpoint is bound.
+            unsafe { object::body::<Cq>(object::head::<Cq>(*at)) }.note_if_empty();
+        }
         let Self { ep, .. } = self;
         match ep.close() {
             Ok(()) => {
@@ -236,7 +241,7 @@ impl Endpoint {
         [(&self.tx, abi::KFI_TRANSMIT), (&self.rx, abi::KFI_RECV)]
     }
 
-    fn all_queues(&self) -> MutexGuard<'_, Vec<Arc<Drain>>> {
+    fn all_queues(&self) -> MutexGuard<'_, Vec<(Arc<Drain>, usize)>> {
         self.queues.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -248,7 +253,7 @@ impl Endpoint {
         let bits = Bind::from_bits_retain(flags);
         self.ep.bind_completion_queue(&cq.cq, bits).ours()?;
         self.cq.store(at, Ordering::Relaxed);
-        self.all_queues().push(cq.drain.clone());
+        self.all_queues().push((cq.drain.clone(), at));
         for (side, _) in self.sides().iter().filter(|(_, bit)| flags & bit != 0) {
             side.bound.store(true, Ordering::Relaxed);
             let selective = flags & abi::KFI_SELECTIVE_COMPLETION != 0;
