@@ -222,8 +222,11 @@ impl Queue {
     fn new(fabric: &Fabric, version: u32, attr: Option<&fi_eq_attr>) -> Result<Self, Errno> {
         let (size, wait) = attr.map_or((0, FI_WAIT_UNSPEC), |a| (a.size, a.wait_obj));
         let wait = Wait::new(wait)?;
-        // The size is the least that the program needs: the kernel refuses one above its limit.
-        let depth = u32::try_from(size).unwrap_or(u32::MAX);
+        let most = abi::KFI_EQ_SIZE_MAX;
+        let depth = u32::try_from(size).unwrap_or(u32::MAX).min(most);
+        if size > most as usize {
+            crate::core::warn(&format!("an event queue gets {most} events, not {size}"));
+        }
         let eq = fabric.fabric.event_queue(depth);
         let (eq, user) = (eq.ours()?, Flag::new()?);
         Ok(Self {
