@@ -7,7 +7,7 @@
 
 use super::ofi::{key_file, KEY_FILE};
 use crate::harness::guest::run;
-use crate::harness::{skip, Ctx, Test, SHM, SHM_LONG, TWO};
+use crate::harness::{skip, Ctx, Test, NETNS, SHM, SHM_LONG, TWO};
 use crate::raw::Dev;
 use crate::sys::{self, Ended};
 use anyhow::{bail, ensure, Context, Result};
@@ -36,6 +36,15 @@ pub const TESTS: &[Test] = &[
         })
     })
     .seconds(30),
+    Test::pair("mpi.four_ranks_between_two_nodes_pass_checked_data", |c| {
+        let peer = peers_process(c)?;
+        of_node_1(c, &[PYPI], |c| {
+            let job = Job::of(Mpi::Mpich, 4, &["ring", "reduce", "onesided"]);
+            pass(c, &Job { peer, ..job })
+        })
+    })
+    .on(NETNS)
+    .seconds(60),
     Test::pair("mpi.mpich_between_two_guests_passes_checked_data", |c| {
         between_guests(c, &["ring", "reduce", "onesided"])
     })
@@ -52,7 +61,7 @@ pub const TESTS: &[Test] = &[
     Test::pair("mpi.job_with_killed_rank_ends_and_leaves_nothing", |c| {
         of_node_1(c, &BOTH, killed)
     })
-    .on(SHM)
+    .on(NETNS | SHM)
     .seconds(40),
     Test::pair("mpi.ranks_with_rings_pass_checked_data_and_end", |c| {
         of_node_1(c, &BOTH, |c| {
@@ -85,8 +94,8 @@ pub const TESTS: &[Test] = &[
     Test::pair("mpi.messages_of_mixed_sizes_arrive", |c| {
         of_node_1(c, &BOTH, |c| mixed(c, 4))
     })
-    .on(SHM)
-    .seconds(30),
+    .on(NETNS | SHM)
+    .seconds(40),
     Test::pair("mpi.messages_of_mixed_sizes_arrive_for_ten_minutes", |c| {
         of_node_1(c, &BOTH, |c| mixed(c, 300))
     })
@@ -148,7 +157,7 @@ struct Job<'a> {
     ranks: usize,
     /// The program, and its arguments.
     argv: Vec<&'a str>,
-    /// A process in the network namespace of all ranks but the first; `None`: one namespace.
+    /// A process in the network namespace of the odd ranks; `None`: one namespace.
     peer: Option<u32>,
     /// The file of an auth key, and whether the last rank has the auth key, too.
     key: Option<(&'a Path, bool)>,
@@ -197,9 +206,10 @@ impl<'a> Job<'a> {
         }
         if let Some(pid) = self.peer {
             let enter = format!(
-                "[ $PMI_RANK = 0 ] || exec nsenter --net=/proc/{pid}/ns/net \"$@\"; exec \"$@\""
+                "[ $((PMI_RANK % 2)) = 0 ] || exec nsenter --net=/proc/{pid}/ns/net \"$@\"; exec \"$@\""
             );
             command.args(["sh", "-c", &enter, "sh"]);
+            command.env("FI_KFABRIC_DOMAIN", "^shm");
         }
         if let Some((path, all)) = self.key {
             command.env(KEY_FILE, path);
