@@ -724,6 +724,7 @@ static const struct {
 	{ "rings_transmit_complete", rings_transmit_complete },
 	{ "rdm", rdm },
 	{ "rdm_unexpected", rdm_unexpected },
+	{ "rdm_receives", rdm_receives },
 };
 
 int main(int argc, char **argv)

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-/* The case of fi_cases.c for endpoints that ofi_rxm makes. */
+/* The cases of fi_cases.c for endpoints that ofi_rxm makes. */
 /* ---- endpoints of type FI_EP_RDM, by ofi_rxm ---- */
 
 struct rdm {
@@ -180,5 +180,84 @@ static void rdm_unexpected(void)
 		OK(arrives(1, b, FI_RECV | FI_TAGGED, &got));
 		CHECK(got.tag == 100 + i && got.len == 1 && b->mem[0] == i);
 	}
+	close_rdm();
+}
+
+/* Looks for a tagged message of a sender at end 1. Returns FI_ENOMSG if there is none. */
+static int peek(fi_addr_t from, uint64_t tag, uint64_t flags, void *context,
+		struct fi_cq_tagged_entry *got)
+{
+	struct fi_msg_tagged msg = { .addr = from, .tag = tag, .context = context };
+
+	POST(fi_trecvmsg(ends[1].ep, &msg, FI_PEEK | flags));
+	return arrives(1, context, FI_RECV | FI_TAGGED, got);
+}
+
+/* Receives of several messages each, of one sender alone, and of messages that a peek has found. */
+static void rdm_receives(void)
+{
+	enum { TAG = 5 };
+	struct rdm *a = &ends[0], *b = &ends[1];
+	struct fi_cq_tagged_entry got;
+	struct sockaddr_in own;
+	struct fi_context2 found;
+	struct iovec iov;
+	size_t least = 0, part, len = sizeof(least);
+	fi_addr_t self;
+	int rc;
+
+	open_rdm(FI_MSG | FI_TAGGED | FI_MULTI_RECV | FI_DIRECTED_RECV);
+	/* One receive takes messages until less than the least space is left: five of its eight parts. */
+	OK(fi_getopt(&b->ep->fid, FI_OPT_ENDPOINT, FI_OPT_MIN_MULTI_RECV, &least, &len));
+	CHECK(least && least <= LEN / 2);
+	part = least / 4;
+	iov = (struct iovec){ b->mem, 2 * least };
+	struct fi_msg several = { .msg_iov = &iov, .desc = &desc[1], .iov_count = 1,
+				  .addr = FI_ADDR_UNSPEC, .context = b };
+	POST(fi_recvmsg(b->ep, &several, FI_MULTI_RECV));
+	for (size_t i = 0; i < 5; i++) {
+		fill(a->mem, part, (int)i);
+		POST(fi_send(a->ep, a->mem, part, desc[0], a->peer, a));
+		OK(arrives(0, a, FI_SEND | FI_MSG, &got));
+		OK(arrives(1, b, FI_RECV | FI_MSG, &got));
+		CHECK(got.buf == b->mem + i * part && got.len == part);
+		CHECK(!memcmp(got.buf, a->mem, part));
+		CHECK(i == 4 || !(got.flags & FI_MULTI_RECV));
+	}
+	/* The end of the receive may be a completion of its own. */
+	if (!(got.flags & FI_MULTI_RECV))
+		OK(arrives(1, b, FI_MULTI_RECV, &got));
+
+	/* Two messages of one tag: the first one is that of the receiver itself. */
+	len = sizeof(own);
+	OK(fi_getname(&b->ep->fid, &own, &len));
+	GIVES(1, fi_av_insert(b->av, &own, 1, &self, 0, NULL));
+	POST(fi_trecv(b->ep, b->mem, part, desc[1], b->peer, TAG, 0, a));
+	GIVES(FI_ENOMSG, peek(self, TAG, 0, &found, &got));
+	fill(b->mem + part, 8, 1);
+	POST(fi_tsend(b->ep, b->mem + part, 8, desc[1], self, TAG, b));
+	OK(arrives(1, b, FI_SEND | FI_TAGGED, &got));
+	do {
+		rc = peek(self, TAG, 0, &found, &got);
+	} while (rc == FI_ENOMSG);
+	OK(rc);
+	CHECK(got.len == 8 && got.tag == TAG);
+	fill(a->mem, 16, 2);
+	POST(fi_tsend(a->ep, a->mem, 16, desc[0], a->peer, TAG, a));
+	OK(arrives(0, a, FI_SEND | FI_TAGGED, &got));
+	OK(arrives(1, a, FI_RECV | FI_TAGGED, &got));
+	CHECK(got.len == 16 && !memcmp(a->mem, b->mem, 16));
+
+	/* A peek claims the other message, which no other receive gets then. */
+	GIVES(FI_ENOMSG, peek(b->peer, TAG, FI_CLAIM, &found, &got));
+	OK(peek(FI_ADDR_UNSPEC, TAG, FI_CLAIM, &found, &got));
+	CHECK(got.len == 8 && got.tag == TAG);
+	GIVES(FI_ENOMSG, peek(FI_ADDR_UNSPEC, TAG, 0, b, &got));
+	iov = (struct iovec){ b->mem, part };
+	struct fi_msg_tagged claim = { .msg_iov = &iov, .desc = &desc[1], .iov_count = 1,
+				       .addr = self, .tag = TAG, .context = &found };
+	POST(fi_trecvmsg(b->ep, &claim, FI_CLAIM));
+	OK(arrives(1, &found, FI_RECV | FI_TAGGED, &got));
+	CHECK(got.len == 8 && !memcmp(b->mem, b->mem + part, 8));
 	close_rdm();
 }

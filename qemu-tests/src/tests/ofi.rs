@@ -159,6 +159,7 @@ pub const TESTS: &[Test] = &[
             "waits_by_epoll",
             "rdm",
             "rdm_unexpected",
+            "rdm_receives",
         ];
         rings(c, Some("1"), &names)
     })
@@ -171,7 +172,7 @@ pub const TESTS: &[Test] = &[
     .needs(REMOTE_ERRORS)
     .seconds(10),
     Test::pair("ofi.rdm_by_rxm_matches_tags_and_reaches_memory", |c| {
-        cases(c, &["rdm", "rdm_unexpected"])
+        cases(c, &["rdm", "rdm_unexpected", "rdm_receives"])
     })
     .seconds(10),
     Test::pair("ofi.alias_verbs_takes_the_place_of_verbs", alias)
