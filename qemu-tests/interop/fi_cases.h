@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 /* Connections, queues and checks for the cases of fi_cases.c, which includes this file. */
 #include <arpa/inet.h>
+#include <dlfcn.h>
 #include <poll.h>
 #include <pthread.h>
 #include <rdma/fabric.h>
@@ -39,6 +40,39 @@ static void fail(int line, const char *text, long value)
 	fprintf(stderr, "fi_cases: %s: line %d: %s: %ld (%s)\n", name, line, text, value,
 		value < 0 ? fi_strerror((int)-value) : "");
 	exit(1);
+}
+
+/*
+ * Functions of infos are looked up: a linked program would demand the symbols' newest versions, which older
+ * libraries lack.
+ */
+static void *look_up(const char *function)
+{
+	static void *library;
+	void *at;
+
+	if (!library)
+		library = dlopen("libfabric.so.1", RTLD_NOW | RTLD_GLOBAL);
+	at = library ? dlsym(library, function) : NULL;
+	if (!at) {
+		fprintf(stderr, "fi_cases: %s\n", dlerror());
+		exit(1);
+	}
+	return at;
+}
+
+#define LOOKED_UP(function) ((__typeof__(&function))look_up(#function))
+#define fi_getinfo(...) LOOKED_UP(fi_getinfo)(__VA_ARGS__)
+#define fi_dupinfo(of) LOOKED_UP(fi_dupinfo)(of)
+#define fi_allocinfo() fi_dupinfo(NULL)
+#define fi_freeinfo(of) LOOKED_UP(fi_freeinfo)(of)
+
+/* The interface that most cases use: that of the headers, or of an older library. */
+static uint32_t newest(void)
+{
+	const uint32_t own = FI_VERSION(FI_MAJOR_VERSION, FI_MINOR_VERSION), of = fi_version();
+
+	return of < own ? of : own;
 }
 
 /* An endpoint with queues and memory of its own. */
@@ -87,8 +121,7 @@ static struct fi_info *offer(const char *device, const char *address)
 {
 	struct fi_info *hints = hints_of(device), *found = NULL;
 
-	OK(fi_getinfo(FI_VERSION(FI_MAJOR_VERSION, FI_MINOR_VERSION), address, "0", FI_SOURCE,
-		      hints, &found));
+	OK(fi_getinfo(newest(), address, "0", FI_SOURCE, hints, &found));
 	fi_freeinfo(hints);
 	return found;
 }

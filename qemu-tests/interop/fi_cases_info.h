@@ -29,7 +29,7 @@ static int ask(struct fi_info *hints, uint32_t version, const char *node, const 
 
 static void getinfo(void)
 {
-	const uint32_t now = FI_VERSION(1, 18), old = FI_VERSION(1, 4);
+	const uint32_t now = FI_VERSION(1, 17), old = FI_VERSION(1, 4);
 	const uint64_t local_mr = 1ULL << 55;
 	struct sockaddr_in *at = info->src_addr;
 	char host[INET_ADDRSTRLEN];
@@ -156,7 +156,7 @@ static void taken_address(void)
 	inet_ntop(AF_INET, &at.sin_addr, host, sizeof(host));
 	snprintf(port, sizeof(port), "%d", ntohs(at.sin_port));
 	h->handle = &own->fid;
-	OK(ask(h, FI_VERSION(1, 18), host, port, 0, &found));
+	OK(ask(h, FI_VERSION(1, 17), host, port, 0, &found));
 	CHECK(found->handle == &own->fid);
 	/* An endpoint that cannot be opened leaves the address. */
 	found->tx_attr->size <<= 20;

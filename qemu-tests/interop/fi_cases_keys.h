@@ -181,7 +181,7 @@ static void endpoint_keys(void)
 
 	inet_ntop(AF_INET, &at->sin_addr, host, sizeof(host));
 	h->domain_attr->mr_mode |= FI_MR_ENDPOINT;
-	OK(ask(h, FI_VERSION(FI_MAJOR_VERSION, FI_MINOR_VERSION), host, "0", FI_SOURCE, &found));
+	OK(ask(h, newest(), host, "0", FI_SOURCE, &found));
 	/* An info without the mode is first, one with it follows. */
 	CHECK(!(found->domain_attr->mr_mode & FI_MR_ENDPOINT));
 	for (struct fi_info *i = found; i && !of; i = i->next)

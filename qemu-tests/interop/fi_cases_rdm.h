@@ -74,7 +74,7 @@ static void open_rdm(uint64_t caps)
 	hints->domain_attr->name = strdup(info->domain_attr->name);
 	snprintf(layered, sizeof(layered), "%s;ofi_rxm", provider());
 	hints->fabric_attr->prov_name = strdup(layered);
-	OK(fi_getinfo(FI_VERSION(1, 18), host, port, FI_SOURCE, hints, &rdm_info));
+	OK(fi_getinfo(FI_VERSION(1, 17), host, port, FI_SOURCE, hints, &rdm_info));
 	fi_freeinfo(hints);
 	OK(fi_fabric(rdm_info->fabric_attr, &wide, NULL));
 	OK(fi_domain(wide, rdm_info, &dom, NULL));

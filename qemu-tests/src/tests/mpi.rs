@@ -599,11 +599,28 @@ fn python(ctx: &Ctx, args: &[&str], seconds: u64) -> Result<()> {
     Ok(())
 }
 
+/// Cases of `interop/fi_cases.c` that each version of libfabric passes: structures of all kinds.
+const CASES: [&str; 10] = [
+    "getinfo",
+    "registration",
+    "rma",
+    "messages",
+    "failed_messages",
+    "names",
+    "events",
+    "completions",
+    "counters",
+    "rdm_receives",
+];
+
 /// The programs of libfabric over each version of the library: the old one's own, and the guests'
 /// with MPICH's library.
 fn versions(ctx: &mut Ctx) -> Result<()> {
     mount_layers(&BOTH)?;
     let (programs, library) = OLD;
+    for library in [library, NEW] {
+        super::ofi::cases_under(ctx, library, &CASES)?;
+    }
     for (number, kind) in ["msg", "rdm"].iter().enumerate() {
         for (folder, library) in [(programs, library), ("/usr/bin", NEW)] {
             let version = run_with(library, &format!("{folder}/fi_info"), &["--version"])?;

@@ -375,6 +375,14 @@ fn domain(ctx: &Ctx) -> (&str, String) {
     }
 }
 
+/// Runs cases of `interop/fi_cases.c` on node 1 under the libfabric in a folder.
+pub(super) fn cases_under(ctx: &mut Ctx, library: &str, names: &[&str]) -> Result<()> {
+    std::env::set_var("LD_LIBRARY_PATH", library);
+    let result = cases(ctx, names);
+    std::env::remove_var("LD_LIBRARY_PATH");
+    result.with_context(|| library.to_owned())
+}
+
 fn run_cases(ctx: &Ctx, names: &[&str]) -> Result<()> {
     run_cases_with(ctx, names, Path::new("/kfi/bin"))
 }
