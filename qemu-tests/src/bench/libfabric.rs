@@ -61,6 +61,14 @@ fn parse(line: &str) -> Result<Line> {
     Ok((next()?.to_owned(), value, unit))
 }
 
+/// The ratio to the peer that is wanted for a figure of a unit: a time, or a rate.
+fn wanted(unit: &str) -> &'static str {
+    match unit {
+        "us" => "<= 1.0",
+        _ => ">= 1.0",
+    }
+}
+
 /// Builds the program in the guest. Returns its path.
 fn program() -> Result<PathBuf> {
     let source = include_str!("../../interop/fi_bench.c");
@@ -152,7 +160,7 @@ pub(super) fn run(ctx: &mut Ctx) -> Result<()> {
                     peer: Some(peer.map_or("shm", |peer| peer.name)),
                     peer_value: same.map(|(_, value, _)| *value),
                     ratio: None,
-                    wanted: None,
+                    wanted: same.map(|_| wanted(&unit)),
                 }
                 .print(ctx);
             }
@@ -165,6 +173,12 @@ pub(super) fn run(ctx: &mut Ctx) -> Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn times_are_wanted_below_the_peers_and_rates_above() {
+        let units = ["us", "/s", "MiB/s"];
+        assert_eq!(units.map(wanted), ["<= 1.0", ">= 1.0", ">= 1.0"]);
+    }
 
     #[test]
     fn line_of_the_program_has_value_unit_and_case() {
