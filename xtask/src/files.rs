@@ -67,6 +67,9 @@ const PROGRAMS: [(&str, Package, &str); 2] = [
 ];
 /// The crate of libfabric's plug-in, the built file, and the installed one.
 const PLUGIN: (&str, &str, &str) = ("libfabric-provider", "libkfabric_fi.so", "libkfabric-fi.so");
+/// The plug-in under a name that makes it the provider `verbs`: a file of its own, in a folder below the
+/// plug-in's, from which libfabric loads nothing unless `FI_PROVIDER_PATH` names the folder.
+const ALIAS: &str = "kfabric-verbs/libkfabric_verbs-fi.so";
 /// Folders below the prefix in which libfabric looks for plug-ins: that of Debian, that of RPM
 /// distributions, and that of a libfabric built from source.
 pub const PLUGIN_FOLDERS: [&str; 3] = [
@@ -271,8 +274,10 @@ pub fn of_programs(ctx: &Context, built: &Path, prefix: &Path) -> Result<Vec<Ent
         true => of_debian,
         false => of_sources,
     };
-    let path = format!("{folder}/{installed}");
-    add(Package::Libfabric, &path, read(&built.join(plugin))?, 0o644);
+    for name in [installed, ALIAS] {
+        let path = format!("{folder}/{name}");
+        add(Package::Libfabric, &path, read(&built.join(plugin))?, 0o644);
+    }
     let kfi = built.join("kfi");
     for (shell, path) in COMPLETIONS {
         let path = match prefix == Path::new("/usr") && shell == "zsh" {

@@ -250,6 +250,12 @@ mod tests {
             moved.path,
             Path::new("/usr/lib64/libfabric/libkfabric-fi.so")
         );
+        let alias = "/usr/lib/x86_64-linux-gnu/libfabric/kfabric-verbs/libkfabric_verbs-fi.so";
+        let moved = of_rpm(file(Package::Libfabric, alias));
+        assert_eq!(
+            moved.path,
+            Path::new("/usr/lib64/libfabric/kfabric-verbs/libkfabric_verbs-fi.so")
+        );
         let same = of_rpm(file(Package::Tools, "/usr/lib/udev/a"));
         assert_eq!(same.path, Path::new("/usr/lib/udev/a"));
     }

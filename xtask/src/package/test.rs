@@ -61,10 +61,16 @@ echo '#include <kfabric_uapi.h>' | gcc -I/usr/include/kfabric -fsyntax-only -Wal
 FI_LOG_LEVEL=warn fi_info -p kfabric 2>/tmp/said && fail "fi_info finds a provider without the module"
 grep -q '^fi_getinfo: -61 ' /tmp/said || fail "fi_info: $(cat /tmp/said)"
 ! grep '^libfabric:[0-9:]*kfabric:' /tmp/said || fail "the plug-in speaks without the module"
-FI_LOG_LEVEL=info fi_info 2>&1 | grep -q 'registering provider: kfabric' || fail "libfabric does not find the plug-in"
+FI_LOG_LEVEL=info fi_info >/tmp/said 2>&1 || :
+grep -q 'registering provider: kfabric' /tmp/said || fail "libfabric does not find the plug-in"
+# The alias takes the place of libfabric's own provider only where its folder is named.
+! grep -q 'registering provider: verbs (32767' /tmp/said || fail "libfabric loads the alias"
+FI_PROVIDER_PATH=$(echo /usr/lib/*/libfabric/kfabric-verbs) FI_LOG_LEVEL=info fi_info >/tmp/said 2>&1 || :
+grep -q 'registering provider: verbs (32767' /tmp/said || fail "libfabric does not find the alias"
 # A linked program is position-independent, its relocations are read-only, its stack is not executable,
 # and it contains no search path of libraries and no path of the building machine.
-for program in /usr/bin/kfi /usr/sbin/kfi-authd /usr/lib/*/libfabric/libkfabric-fi.so; do
+for program in /usr/bin/kfi /usr/sbin/kfi-authd /usr/lib/*/libfabric/libkfabric-fi.so \
+    /usr/lib/*/libfabric/kfabric-verbs/libkfabric_verbs-fi.so; do
     readelf -hW "$program" | grep -q 'Type: *DYN' || fail "$program is at a fixed address"
     readelf -lW "$program" | grep -q GNU_RELRO || fail "$program has writable relocations"
     readelf -dW "$program" | grep -q 'NOW' || fail "$program resolves symbols late"
