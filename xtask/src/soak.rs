@@ -158,7 +158,8 @@ const PARTS: &[Part] = &[
             "--only",
             "mpi.",
         ],
-        turn: minutes(13),
+        // Ten minutes of messages, and mpi4py's suite over two implementations.
+        turn: minutes(23),
         length: Length::Own,
         kernel: None,
         mem: None,
@@ -174,7 +175,7 @@ const PARTS: &[Part] = &[
             "--only",
             "conformance.",
         ],
-        turn: minutes(40),
+        turn: minutes(36),
         length: Length::Own,
         kernel: None,
         // Two processes with 1 GiB each.

@@ -79,18 +79,23 @@ pub const TESTS: &[Test] = &[
     .seconds(90),
     Test::pair("mpi.python_programs_pass_a_part_of_their_suite", |c| {
         let args = ["-i", "test_p2p_buf_matched"];
-        of_node_1(c, &BOTH, |c| python(c, &args, 500))
+        of_node_1(c, &BOTH, |c| {
+            python(c, Mpi::Open, &args, 500)?;
+            python(c, Mpi::Mpich, &args, 500)
+        })
     })
     .on(SHM)
     .seconds(60),
-    Test::pair("mpi.python_programs_pass_their_suite", |c| {
-        // New processes need a launcher that can start them. Open MPI cannot revoke communicators
-        // over libfabric: these tests also fail with its provider tcp.
-        let args = ["-e", "spawn", "-e", "dynproc", "-e", "ulfm"];
-        of_node_1(c, &BOTH, |c| python(c, &args, 3000))
+    Test::pair("mpi.python_programs_over_open_mpi_pass_their_suite", |c| {
+        of_node_1(c, &BOTH, |c| python(c, Mpi::Open, SUITE, 1800))
     })
     .on(SHM_LONG)
-    .seconds(3600),
+    .seconds(900),
+    Test::pair("mpi.python_programs_over_mpich_pass_their_suite", |c| {
+        of_node_1(c, &BOTH, |c| python(c, Mpi::Mpich, SUITE, 1800))
+    })
+    .on(SHM_LONG)
+    .seconds(900),
     Test::pair("mpi.messages_of_mixed_sizes_arrive", |c| {
         of_node_1(c, &BOTH, |c| mixed(c, 4))
     })
@@ -150,6 +155,9 @@ pub(super) const NEW: &str = "/opt/kfabric-pypi/mpich/lib/mpich";
 
 /// Time limit of a job whose rank was killed.
 const DEATH: Duration = Duration::from_secs(60);
+
+/// Length of a job's output in a report. mpi4py's suite prints 200 KiB.
+const MOST_SAID: usize = 8192;
 
 /// A job of MPI.
 struct Job<'a> {
@@ -236,7 +244,7 @@ impl<'a> Job<'a> {
 struct Report {
     /// How the launcher ended.
     ended: Ended,
-    /// Output of all processes.
+    /// Output of all processes, at most the last [`MOST_SAID`] bytes.
     said: String,
     /// Completed operations of the busiest endpoint of each process.
     operations: BTreeMap<u32, u64>,
@@ -433,11 +441,13 @@ fn follow(
         watch(launcher, &path)?;
         std::thread::sleep(Duration::from_millis(10));
     };
-    let said = String::from_utf8_lossy(&std::fs::read(&path)?).into_owned();
+    let text = std::fs::read(&path)?;
     std::fs::remove_file(&path)?;
     if std::env::var_os("KFI_VERBOSE").is_some() {
-        eprintln!("{said}");
+        eprintln!("{}", String::from_utf8_lossy(&text));
     }
+    let end = &text[text.len().saturating_sub(MOST_SAID)..];
+    let said = String::from_utf8_lossy(end).into_owned();
     let Some(ended) = ended else {
         sys::kill(-(launcher as i32), libc::SIGKILL)?;
         bail!("{command:?} does not end: {said}");
@@ -574,29 +584,42 @@ fn mixed(ctx: &Ctx, seconds: u64) -> Result<()> {
     Ok(())
 }
 
-/// Runs tests of mpi4py's own suite, for `seconds` at most with each MPI.
-fn python(ctx: &Ctx, args: &[&str], seconds: u64) -> Result<()> {
+/// Arguments of mpi4py's own suite that leave out tests:
+///
+/// - `spawn`, `dynproc`: new processes need a launcher that can start them.
+/// - `ulfm`: Open MPI cannot revoke communicators over libfabric. These tests also fail with its provider tcp.
+/// - `datatype`, `test_io`: files and descriptions of data, for a third of the suite's time. They passed with
+///   MPICH.
+const SUITE: &[&str] = &[
+    "-e", "spawn", "-e", "dynproc", "-e", "ulfm", "-e", "datatype", "-e", "test_io",
+];
+
+/// Runs tests of mpi4py's own suite, for `seconds` at most.
+fn python(ctx: &Ctx, mpi: Mpi, args: &[&str], seconds: u64) -> Result<()> {
     let tests = format!("{PYPI}/mpi4py-tests/test/main.py");
-    let mut argv = vec!["python3", &tests, "-q"];
+    // The name of each test shows where a job hangs. After a failure the rank aborts the job: the other
+    // ranks would wait in a test that the rank does not run.
+    let mut argv = vec!["python3", &tests, "-v", "-f"];
     argv.extend(args);
     std::env::set_var("PYTHONPATH", format!("{PYPI}/mpi4py"));
     std::env::set_var("PYTHONDONTWRITEBYTECODE", "1");
-    for mpi in [Mpi::Open, Mpi::Mpich] {
-        if mpi == Mpi::Mpich {
-            // The wheel answers that it has Fortran types that it lacks, also to a single process over tcp.
-            argv.extend(["-e", "mpiabi"]);
-            // Open MPI's library is where programs look first.
-            std::env::set_var("MPI4PY_MPIABI", "mpich");
-            std::env::set_var("LD_LIBRARY_PATH", format!("{PYPI}/mpich/lib"));
-        }
-        let job = Job {
-            argv: argv.clone(),
-            limit: Duration::from_secs(seconds),
-            ..Job::of(mpi, 2, &[])
-        };
-        pass(ctx, &job)?;
+    if mpi == Mpi::Mpich {
+        // The wheel answers that it has Fortran types that it lacks, also to a single process over tcp.
+        argv.extend(["-e", "mpiabi"]);
+        // MPI_Dist_graph_create probes for a message of any rank, and may receive the message of another
+        // rank with the probed length: the test fails on one rank, and the other rank waits for it. The
+        // test also fails and hangs over libfabric's tcp.
+        argv.extend(["-x", "*.testDistgraphcomm"]);
+        // Open MPI's library is where programs look first.
+        std::env::set_var("MPI4PY_MPIABI", "mpich");
+        std::env::set_var("LD_LIBRARY_PATH", format!("{PYPI}/mpich/lib"));
     }
-    Ok(())
+    let job = Job {
+        argv,
+        limit: Duration::from_secs(seconds),
+        ..Job::of(mpi, 2, &[])
+    };
+    pass(ctx, &job)
 }
 
 /// Cases of `interop/fi_cases.c` that each version of libfabric passes: structures of all kinds.

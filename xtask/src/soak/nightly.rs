@@ -58,7 +58,7 @@ const fn step(name: &'static str, what: What, minutes: u64) -> Step {
 const STEPS: &[Step] = &[
     step("suite on the debug kernel", What::Suite, 98),
     step("faults", What::Faults, 60),
-    step("fuzzer", What::Fuzz, 30),
+    step("fuzzer", What::Fuzz, 24),
     step("storms in namespaces", What::Turn("storm-netns"), 6),
     step("storms between guests", What::Turn("storm-2"), 6),
     step("storms over kshm", What::Turn("storm-shm"), 6),
@@ -138,8 +138,8 @@ const STEPS: &[Step] = &[
     ),
     step("packages", What::Packages, 35),
     step("long tests, devices", What::Turn("devices-long-2"), 20),
-    step("long tests, MPI", What::Turn("mpi-long-shm"), 13),
-    step("libfabric's tests", What::Turn("conformance-long"), 40),
+    step("long tests, MPI", What::Turn("mpi-long-shm"), 23),
+    step("libfabric's tests", What::Turn("conformance-long"), 36),
 ];
 
 /// Result of a step: a row of the table, and of the file.
