@@ -208,6 +208,8 @@ pub struct Ledger {
     epoch: u64,
     /// Time at which the epoch began, in seconds.
     began: u32,
+    /// Number of values for [`Ledger::worn`].
+    worn: u64,
 }
 
 impl Ledger {
@@ -218,7 +220,14 @@ impl Ledger {
             renewals: 0,
             epoch: 0,
             began: 0,
+            worn: 0,
         }
+    }
+
+    /// Returns the number of values that were drawn, or are left over ([`FEW`]), since the last renewal of
+    /// their halves. Values that a device has chosen itself do not count.
+    pub fn worn(&self) -> u64 {
+        self.worn
     }
 
     /// Returns the moment at which a strict user joins, for [`Terms::strict`].
@@ -312,6 +321,7 @@ impl Ledger {
         if is_drawn {
             return Err(Draw::Rested);
         }
+        self.worn = self.worn.saturating_sub(half.drawn.into());
         half.drawn = 0;
         half.flags |= RENEWED;
         half.born = self.number();
@@ -320,7 +330,7 @@ impl Ledger {
 
     /// Draws one of the bytes of a half that are not drawn yet.
     fn draw_left(
-        &self,
+        &mut self,
         record: u32,
         half: &mut Half,
         first: u8,
@@ -333,6 +343,7 @@ impl Ledger {
         while half.drawn < HALF {
             let byte = first | self.byte(record, half, half.drawn);
             half.drawn += 1;
+            self.worn += 1;
             if chosen.is_none_or(|chosen| !chosen.has(byte)) {
                 half.begin();
                 return Some(Draw::Value(byte, half.has(RENEWED)));
@@ -396,6 +407,7 @@ impl Ledger {
     ) -> Draw {
         let half = wear.half(byte);
         if half.drawn > HALF - FEW {
+            self.worn += u64::from(HALF.saturating_sub(half.drawn));
             half.drawn = HALF;
             return Draw::Spent;
         }
@@ -438,6 +450,7 @@ impl Ledger {
         if let Some(last) = half.drawn.checked_sub(1) {
             if self.byte(record, half, last) == byte % HALF {
                 half.drawn = last;
+                self.worn = self.worn.saturating_sub(1);
             }
         }
     }

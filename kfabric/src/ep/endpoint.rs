@@ -98,8 +98,8 @@ pub struct EpAttr {
     /// depend on other endpoints. On one endpoint no value is issued twice.
     ///
     /// For consumers that take very many keys of kernel memory, such as one for each operation, and
-    /// that can connect anew ([`Endpoint::keys_exhausted`]). A peer must use such a key over this
-    /// connection only.
+    /// that can connect anew ([`Endpoint::keys_worn`], [`Endpoint::keys_exhausted`]). A peer must use
+    /// such a key over this connection only.
     pub reuse_values: bool,
     /// No value of the endpoint-scoped keys is issued twice on this endpoint. If the device offers
     /// no other value, an assignment fails (`ENOSPC`). Values that other endpoints of the host have had
@@ -366,6 +366,16 @@ impl Endpoint {
     /// Returns whether the endpoint has key values [of its own](EpAttr::reuse_values) and has
     /// exhausted them. A newly opened endpoint then has all values again.
     pub fn keys_exhausted(&self) -> bool {
+        self.own
+            .as_ref()
+            .is_some_and(|own| own.group.is_exhausted())
+    }
+
+    /// Returns whether the endpoint has key values [of its own](EpAttr::reuse_values) and has used up
+    /// 7/8 of them. A consumer connects anew then, at a moment of its choice, before an assignment
+    /// fails. If other users have many of the device's regions, the values can be
+    /// [exhausted](Self::keys_exhausted) earlier. Context: any.
+    pub fn keys_worn(&self) -> bool {
         self.own.as_ref().is_some_and(|own| own.group.is_worn())
     }
 

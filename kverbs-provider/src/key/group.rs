@@ -156,6 +156,10 @@ impl GroupOps for Shared {
     }
 
     fn is_worn(&self) -> bool {
+        self.0.inner.values.is_worn()
+    }
+
+    fn is_exhausted(&self) -> bool {
         let values = &self.0.inner.values;
         values.is_exhausted() || self.0.kept() != 0
     }
@@ -189,7 +193,8 @@ impl Group {
         });
         // A device that counts its indices up offers others first.
         let sets_aside = !counts_up(device.ib());
-        let source = Values::new(values, payer, owner.counts.clone(), sets_aside)?;
+        let regions = device.ib().max_mr();
+        let source = Values::new(values, payer, owner.counts.clone(), sets_aside, regions)?;
         let inner = Arc::pin_init(
             pin_init!(Inner {
                 device: device.clone(),
@@ -311,6 +316,9 @@ impl Group {
     /// and returns false if the group keeps as many as it can.
     pub(super) fn keep(&self, mr: Mr) -> bool {
         let mut kept = self.inner.kept.lock();
+        if kept.len() >= KEPT / 8 * 7 {
+            self.values().note_worn();
+        }
         // On failure the region is freed.
         kept.len() < KEPT && kept.push(mr, GFP_KERNEL_ACCOUNT).is_ok()
     }

@@ -24,6 +24,7 @@
 
 use core::sync::atomic::{
     AtomicBool,
+    AtomicU32,
     AtomicU64,
     Ordering, //
 };
@@ -66,7 +67,9 @@ use kfabric::{
             Chosen,
             Draw,
             Terms,
-            Wear, //
+            Wear,
+            HALF,
+            RECORDS, //
         }, //
     }, //
 };
@@ -76,6 +79,10 @@ const CHUNK: u32 = 4;
 
 /// Maximum number of accounts that the opening or closing of one looks at, to remove those of no use.
 const OLD: usize = 16;
+
+/// Number of values that a group uses before it reports that most are used up. Less would make consumers
+/// connect all the time: kfblk's 32 slots have 194 values each in their own regions.
+const LASTS: u64 = 32 * 194;
 
 /// The least payer.
 const FIRST: Payer = Payer { uid: 0, limit: 0 };
@@ -150,6 +157,8 @@ pub(crate) struct Ledger {
     flags: Flags,
     /// The book's epoch, readable without its lock.
     epoch: AtomicU64,
+    /// Number of values in use.
+    live: AtomicU32,
     #[pin]
     book: Mutex<Book>,
 }
@@ -228,6 +237,7 @@ impl Ledger {
             pin_init!(Self {
                 flags,
                 epoch: AtomicU64::new(0),
+                live: AtomicU32::new(0),
                 book <- new_mutex!(Book {
                     ledger: key_ledger::Ledger::new(secret),
                     wears: RBTree::new(),
@@ -415,8 +425,11 @@ impl Value {
             page.wear.end(byte, terms.now);
             page.draw(values.payer.as_ref(), |page| {
                 let chosen = page.chosen.as_deref_mut();
-                page.ledger
-                    .draw_next(page.record, page.wear, byte, chosen, &terms)
+                let draw = page
+                    .ledger
+                    .draw_next(page.record, page.wear, byte, chosen, &terms);
+                values.note_draws(page.ledger);
+                draw
             })
         });
         match draw.and_then(|draw| draw).unwrap_or(Draw::Spent) {
@@ -439,6 +452,7 @@ impl Drop for Value {
         // CAST: Keeps the low byte.
         let byte = self.key as u8;
         let fate = self.fate;
+        self.ledger.live.fetch_sub(1, Ordering::Relaxed);
         if fate == Fate::Recorded {
             return;
         }
@@ -471,16 +485,21 @@ pub(crate) struct Values {
     refused: AtomicBool,
     /// The account of the program's user, if the user has a limit.
     payer: Option<Payer>,
+    /// Number of the device's regions whose values the ledger tells apart.
+    regions: u32,
+    /// True if 7/8 of the values are used up.
+    worn: AtomicBool,
 }
 
 impl Values {
-    /// Returns the source for a group of the domain with `counts`, for whose values `payer` pays. With
-    /// `sets_aside`, indices without a value are set aside.
+    /// Returns the source for a group of the domain with `counts`, on a device with `regions` regions.
+    /// `payer` pays for values. With `sets_aside`, indices without a value are set aside.
     pub(crate) fn new(
         wanted: KeyValues,
         payer: Option<Payer>,
         counts: Arc<DomainCounts>,
         sets_aside: bool,
+        regions: u32,
     ) -> Result<Self> {
         let shared = match wanted {
             KeyValues::Own => None,
@@ -503,6 +522,12 @@ impl Values {
             strict,
             refused: AtomicBool::new(false),
             payer,
+            // A device that reports no number of regions has no limit.
+            regions: match regions {
+                0 => RECORDS,
+                _ => regions.min(RECORDS),
+            },
+            worn: AtomicBool::new(false),
         })
     }
 
@@ -541,6 +566,28 @@ impl Values {
         self.refused.store(true, Ordering::Relaxed);
     }
 
+    /// Returns whether the group has values of its own, and 7/8 of those that it can draw are used up.
+    pub(crate) fn is_worn(&self) -> bool {
+        self.worn.load(Ordering::Relaxed)
+    }
+
+    /// Records that 7/8 of the values are used up. Without effect if other groups draw them.
+    pub(crate) fn note_worn(&self) {
+        self.worn.store(!self.shared, Ordering::Relaxed);
+    }
+
+    /// Records whether most of the group's values are used up: those of 7/8 of the regions that no slot
+    /// of the group has. If other users have most of the regions, the limit is an eighth of all regions
+    /// and [`LASTS`].
+    fn note_draws(&self, ledger: &key_ledger::Ledger) {
+        let live = self.ledger.live.load(Ordering::Relaxed);
+        let free = self.regions.saturating_sub(live);
+        let limit = (free - free / 8).max(self.regions / 8);
+        if ledger.worn() >= (u64::from(limit) * 2 * u64::from(HALF)).max(LASTS) {
+            self.note_worn();
+        }
+    }
+
     /// Returns the terms of a draw. Called under the ledger's lock, so no recorded end is later.
     fn terms(&self) -> Terms {
         Terms {
@@ -555,6 +602,7 @@ impl Values {
             return Err(draw);
         };
         self.counts.draw(again);
+        self.ledger.live.fetch_add(1, Ordering::Relaxed);
         Ok(Value {
             ledger: self.ledger.clone(),
             counts: self.counts.clone(),
@@ -575,9 +623,11 @@ impl Values {
     pub(crate) fn draw(&self, key: u32) -> Result<Result<Value, Draw>> {
         let draw = self.ledger.with(key, false, |page| {
             page.draw(self.payer.as_ref(), |page| {
+                let terms = self.terms();
                 let chosen = page.chosen.as_deref_mut();
-                page.ledger
-                    .draw(page.record, page.wear, chosen, &self.terms())
+                let draw = page.ledger.draw(page.record, page.wear, chosen, &terms);
+                self.note_draws(page.ledger);
+                draw
             })
         })??;
         Ok(self.drawn(key, draw))

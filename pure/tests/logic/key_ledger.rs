@@ -99,6 +99,35 @@ fn p04_next_byte_of_the_same_region_is_one_of_32_at_least() {
     assert!(left.is_disjoint(&had));
 }
 
+/// The count of used-up values has those drawn and those left over, and is less after a renewal.
+#[test]
+fn used_up_values_are_those_drawn_and_left_over_until_their_renewal() {
+    let (mut ledger, mut wear) = (Ledger::new(3), Wear::default());
+    let Draw::Value(mut byte, false) = ledger.draw(7, &mut wear, None, &terms(0)) else {
+        panic!("the first draw");
+    };
+    assert_eq!(ledger.worn(), 1);
+    wear.end(byte, 0);
+    let mut drawn = 1;
+    while let Draw::Value(next, _) = ledger.draw_next(7, &mut wear, byte, None, &terms(0)) {
+        drawn += 1;
+        assert_eq!(ledger.worn(), drawn);
+        wear.end(next, 0);
+        byte = next;
+    }
+    assert_eq!(drawn, u64::from(HALF - FEW) + 1);
+    assert_eq!(ledger.worn(), u64::from(HALF));
+    draw_all(&mut ledger, 7, &mut wear, &terms(0));
+    assert_eq!(ledger.worn(), 256);
+    ledger.advance(ledger.epoch(), 1);
+    let Draw::Value(byte, true) = ledger.draw(7, &mut wear, None, &terms(2 * REST)) else {
+        panic!("after the rest");
+    };
+    assert_eq!(ledger.worn(), u64::from(HALF) + 1);
+    ledger.give_back(7, &mut wear, byte);
+    assert_eq!(ledger.worn(), u64::from(HALF));
+}
+
 /// While the upper half is drawn, the lower one rests.
 #[test]
 fn p04_half_that_ended_first_comes_first() {

@@ -189,8 +189,14 @@ pub trait GroupOps: Send + Sync {
     /// Lets the provider downcast to its own type.
     fn as_any(&self) -> &dyn Any;
 
-    /// Returns whether the group has exhausted key values that a new group would have.
+    /// Returns whether the group, which has [values of its own](KeyValues::Own), has used up 7/8 of
+    /// them. Context: any.
     fn is_worn(&self) -> bool {
+        false
+    }
+
+    /// Returns whether the group has exhausted key values that a new group would have.
+    fn is_exhausted(&self) -> bool {
         false
     }
 }
