@@ -332,10 +332,13 @@ void kf_cond_resched(void)
 	cond_resched();
 }
 
-struct page *kf_alloc_block(unsigned int order)
+/* With @easily, fails instead of reclaiming much or killing a process. */
+struct page *kf_alloc_block(unsigned int order, bool easily)
 {
 	/* UNACCOUNTED: The memory belongs to a kernel consumer. */
-	return alloc_pages(GFP_KERNEL | __GFP_ZERO | __GFP_NOWARN, order);
+	gfp_t gfp = GFP_KERNEL | __GFP_ZERO | __GFP_NOWARN;
+
+	return alloc_pages(easily ? gfp | __GFP_NORETRY : gfp, order);
 }
 
 unsigned long kf_page_to_pfn(const struct page *page)

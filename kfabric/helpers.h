@@ -85,7 +85,7 @@ unsigned long kf_page_to_pfn(const struct page *page);
  * Returns 1 << @order contiguous, zeroed pages, or NULL. __free_pages() frees
  * them.
  */
-struct page *kf_alloc_block(unsigned int order);
+struct page *kf_alloc_block(unsigned int order, bool easily);
 void *kf_page_address(const struct page *page);
 /* Properties of a run of pages, in the result of kf_page_facts(). */
 #define KF_PAGES_DAX		1	/* each page is a ZONE_DEVICE page of a DAX device */

@@ -6,6 +6,7 @@
 
 use core::{
     cell::UnsafeCell,
+    num::NonZero,
     ptr::{
         self,
         NonNull, //
@@ -87,6 +88,8 @@ fn physical(page: *mut bindings::page) -> u64 {
     (pfn as u64) << PAGE_SHIFT
 }
 
+/// Pages that are allocated between two calls of the caller of [`Memory::in_large_blocks`].
+const STRETCH: usize = 256;
 /// Pages that are unpinned between two points at which another task may run.
 const UNPINNED: usize = 512;
 
@@ -104,7 +107,7 @@ pub(super) enum Source {
     /// Owned pages.
     Owned(#[expect(dead_code, reason = "held for its Drop")] KVVec<Page>),
     /// Owned pages, allocated in blocks.
-    Blocks(#[expect(dead_code, reason = "held for its Drop")] KVec<Block>),
+    Blocks(#[expect(dead_code, reason = "held for its Drop")] KVVec<Block>),
     /// Pages of a lender, which keeps them until this reference is dropped.
     Lent(#[expect(dead_code, reason = "held for its Drop")] Arc<dyn Lender>),
     /// Pages of a DAX device, which keeps them until this reference is dropped.
@@ -156,9 +159,10 @@ pub(super) struct Block {
 }
 
 impl Block {
-    fn alloc(order: u32) -> Result<Self> {
+    /// Allocates zeroed pages. With `easily`, fails instead of reclaiming much.
+    fn alloc(order: u32, easily: bool) -> Result<Self> {
         // SAFETY: The function has no preconditions. Callers are in process context and may sleep.
-        let first = unsafe { sys::kf_alloc_block(order) };
+        let first = unsafe { sys::kf_alloc_block(order, easily) };
         // INVARIANT: The pages were allocated just now.
         Ok(Self {
             first: NonNull::new(first).ok_or(ENOMEM)?,
@@ -171,6 +175,49 @@ impl Drop for Block {
     fn drop(&mut self) {
         // SAFETY: By the type invariant the block owns `1 << order` pages from `first`.
         unsafe { bindings::__free_pages(self.first.as_ptr(), self.order) }
+    }
+}
+
+/// Blocks that will be the pages of a [`Memory`].
+struct Blocks {
+    all: KVVec<Block>,
+    pages: Pages,
+}
+
+impl Blocks {
+    fn with_capacity(count: usize) -> Result<Self> {
+        Ok(Self {
+            all: KVVec::with_capacity(count, GFP_KERNEL_ACCOUNT | __GFP_NOWARN)?,
+            // INVARIANT: The runs pushed below are those of the blocks, whose addresses do not change.
+            pages: Pages {
+                runs: KVVec::new(),
+                count: 0,
+                source: Source::Owned(KVVec::new()),
+            },
+        })
+    }
+
+    /// Appends the pages of a block.
+    fn push(&mut self, block: Block) -> Result {
+        for i in 0..1 << block.order {
+            // The `struct page`s of a block are contiguous.
+            let page = block.first.as_ptr().wrapping_add(i);
+            self.pages.push(NonNull::new(page).ok_or(EINVAL)?)?;
+        }
+        self.all.push(block, GFP_KERNEL_ACCOUNT | __GFP_NOWARN)?;
+        Ok(())
+    }
+
+    /// # Errors
+    ///
+    /// - `EINVAL` if there are no blocks.
+    fn into_memory(mut self) -> Result<Arc<Memory>> {
+        let len = self.pages.count << PAGE_SHIFT;
+        if len == 0 {
+            return Err(EINVAL);
+        }
+        self.pages.source = Source::Blocks(self.all);
+        Memory::make(self.pages, None, 0, len, true)
     }
 }
 
@@ -437,28 +484,43 @@ impl Memory {
     /// - `EINVAL` if `count` is 0.
     /// - `ENOMEM` if an allocation fails.
     pub fn in_blocks(count: usize, order: u32) -> Result<Arc<Self>> {
-        let mut blocks = KVec::with_capacity(count, GFP_KERNEL_ACCOUNT)?;
-        // INVARIANT: The runs pushed below are those of the blocks, whose addresses do not change.
-        let mut pages = Pages {
-            runs: KVVec::new(),
-            count: 0,
-            source: Source::Owned(KVVec::new()),
-        };
+        let mut blocks = Blocks::with_capacity(count)?;
         for _ in 0..count {
-            let block = Block::alloc(order)?;
-            for i in 0..1 << order {
-                // The `struct page`s of a block are contiguous.
-                let page = block.first.as_ptr().wrapping_add(i);
-                pages.push(NonNull::new(page).ok_or(EINVAL)?)?;
+            blocks.push(Block::alloc(order, false)?)?;
+        }
+        blocks.into_memory()
+    }
+
+    /// Allocates `count` zeroed pages of the kernel, in blocks of up to `1 << order` pages that are as
+    /// large as the kernel has them, so that few segments are mapped or registered. Calls `go_on`
+    /// before each block, and each [`STRETCH`] pages at most.
+    ///
+    /// # Errors
+    ///
+    /// - `EINVAL` if `count` is 0.
+    /// - `ENOMEM` if an allocation fails.
+    /// - Errors of `go_on`.
+    pub fn in_large_blocks(
+        count: usize,
+        mut order: u32,
+        go_on: impl Fn() -> Result,
+    ) -> Result<Arc<Self>> {
+        let mut blocks = Blocks::with_capacity(0)?;
+        let mut next = 0;
+        while let Some(rest) = NonZero::new(count - blocks.pages.count) {
+            if blocks.pages.count >= next {
+                go_on()?;
+                next = blocks.pages.count + STRETCH;
             }
-            blocks.push(block, GFP_KERNEL_ACCOUNT)?;
+            let fits = order.min(rest.ilog2());
+            match Block::alloc(fits, fits != 0) {
+                Ok(block) => blocks.push(block)?,
+                Err(e) if fits == 0 => return Err(e),
+                // Larger blocks are not tried again.
+                Err(_) => order = fits - 1,
+            }
         }
-        let len = pages.count << PAGE_SHIFT;
-        if len == 0 {
-            return Err(EINVAL);
-        }
-        pages.source = Source::Blocks(blocks);
-        Self::make(pages, None, 0, len, true)
+        blocks.into_memory()
     }
 
     /// Uses `len` bytes of the kernel's memory, which `lender` keeps, from byte `first` of the

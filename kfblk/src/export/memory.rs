@@ -6,12 +6,8 @@
 //! assign the keys, one for each chunk, when a connection is made.
 
 use kernel::{
-    alloc::flags::__GFP_NOWARN,
     new_mutex,
-    page::{
-        Page,
-        PAGE_SIZE, //
-    },
+    page::PAGE_SIZE,
     prelude::*,
     sync::{
         Arc,
@@ -61,8 +57,8 @@ use crate::{
 const CHUNK_SHIFT: u32 = 20;
 /// Block size, as a power of two.
 const BLOCK_SHIFT: u32 = 9;
-/// Pages that are allocated at a stretch.
-const STRETCH: usize = 256;
+/// Order of the memory's largest blocks: 2 MiB, which devices and processors map at once.
+const ORDER: u32 = 9;
 
 /// Returns the geometry of `capacity` bytes of memory.
 pub(super) fn geometry(capacity: u64, block_shift: u32) -> Geometry {
@@ -102,19 +98,14 @@ fn pages(size: u64) -> Result<Arc<Memory>> {
     if count > sys::spare_pages() {
         return Err(ENOMEM);
     }
-    let mut pages = KVVec::with_capacity(count, GFP_KERNEL | __GFP_NOWARN)?;
-    for i in 0..count {
-        if i % STRETCH == 0 {
-            sys::breathe()?;
-            // Other tasks allocate meanwhile.
-            if sys::spare_pages() == 0 {
-                return Err(ENOMEM);
-            }
+    Memory::in_large_blocks(count, ORDER, || {
+        sys::breathe()?;
+        // Other tasks allocate meanwhile.
+        match sys::spare_pages() {
+            0 => Err(ENOMEM),
+            _ => Ok(()),
         }
-        let page = Page::alloc_page(GFP_KERNEL | __GFP_ZERO | __GFP_NOWARN)?;
-        pages.push(page, GFP_KERNEL)?;
-    }
-    Memory::from_pages(pages)
+    })
 }
 
 impl MemoryExport {
@@ -181,7 +172,7 @@ impl Backing for MemoryExport {
         if self.is_persistent() && domain.attr().durable == KFI_REACH_NO {
             return Err(errno::eopnotsupp());
         }
-        let access = match self.is_persistent() && self.read_only {
+        let access = match self.read_only {
             true => KFI_REMOTE_READ,
             false => KFI_REMOTE_READ | KFI_REMOTE_WRITE,
         };

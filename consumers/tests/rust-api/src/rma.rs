@@ -1,13 +1,20 @@
 // SPDX-License-Identifier: GPL-2.0
 //! Tests of one-sided operations through keys that permit them.
 
-use kernel::prelude::*;
+use kernel::{
+    page::PAGE_SIZE,
+    prelude::*, //
+};
 use kfabric::{
     ep::{
         LocalMem,
         Post, //
     },
-    key::Key,
+    key::{
+        Key,
+        Region, //
+    },
+    memory::Memory,
     op::OpKind,
     uapi::*,
 };
@@ -37,6 +44,7 @@ pub(crate) const TESTS: &[Test] = &[
     ("write_read_64K", |s| write_read(s, 4001, 64 << 10)),
     // The maximum number of pages that kverbs exports of kernel memory with one key.
     ("write_read_1M", |s| write_read(s, 4096, 1 << 20)),
+    ("write_read_of_large_blocks", large_blocks),
     ("write_read_nothing", nothing),
     ("write_with_data", write_with_data),
     ("write_injected", injected),
@@ -71,6 +79,37 @@ fn write_read(station: &Station, start: usize, len: usize) -> Outcome {
     check!(here.is_zero(0, 7));
     // The other side has no completion.
     check!(pair.server.poll().is_none());
+    Ok(())
+}
+
+/// Memory in large blocks has few pieces, each page that was asked for, and no byte that is not zero.
+fn large_blocks(station: &Station) -> Outcome {
+    const PAGES: usize = 1024 + 3;
+    const LEN: usize = 1 << 20;
+    // Across a boundary of two of the largest blocks.
+    const AT: usize = (2 << 20) - 4096;
+    let pair = Pair::new(station)?;
+    let memory = Memory::in_large_blocks(PAGES, 9, || Ok(()))?;
+    let len = memory.len();
+    check_eq!(len, PAGES * PAGE_SIZE);
+    // Blocks of 256 KiB at least.
+    check!(memory.segment_count(0, len) <= 19);
+    check!(Memory::in_large_blocks(PAGES, 9, || Err(EINTR)).is_err_and(|e| e == EINTR));
+    check!(Memory::in_large_blocks(0, 9, || Ok(())).is_err_and(|e| e == EINVAL));
+    let there = Buffer {
+        region: Region::register(&station.domain, memory, REMOTE, true)?,
+    };
+    check!(there.is_zero(0, len));
+    let here = Buffer::local(&station.domain, LEN)?;
+    let key = Key::alloc(&there.region)?;
+    key.assign(AT as u64, LEN as u64, REMOTE)?;
+    here.fill(0, LEN, 23);
+    pair.client
+        .rma(OpKind::Write, 1, (&here, 0, LEN), &key, 0)?;
+    pair.client.done(1)?;
+    check!(there.has(AT, LEN, 23));
+    check!(there.is_zero(0, AT));
+    check!(there.is_zero(AT + LEN, len - AT - LEN));
     Ok(())
 }
 
