@@ -375,6 +375,10 @@ static void kfblk_complete(struct request *rq)
 	case KFBLK_ERROR:
 		kfblk_refused(rq, pdu->status);
 		break;
+	case KFBLK_RENEWED:
+		this_cpu_inc(kfblk_counts_of(rq)->retries);
+		kfblk_retry(disk, rq);
+		break;
 	case KFBLK_BLAMED:
 		tries = KFBLK_FAULT - 1;
 		fallthrough;

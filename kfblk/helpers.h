@@ -80,6 +80,7 @@ enum kfblk_verdict {
 	KFBLK_SUSPECT,		/* the connection has ended, and had served others */
 	/* The request ends with the target's errno. */
 	KFBLK_ERROR,
+	KFBLK_RENEWED,		/* the connection was replaced, without a fault */
 };
 
 /* A request to a block-backed export or its device. */
@@ -115,6 +116,7 @@ enum kfblk_log {
 	KFBLK_LOG_CLIENT,
 	KFBLK_LOG_REFUSAL,
 	KFBLK_LOG_PORT,
+	KFBLK_LOG_RENEWAL,
 	KFBLK_LOG_KINDS,
 };
 

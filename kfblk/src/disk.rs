@@ -4,7 +4,9 @@
 //! ```text
 //!   Idle ──enable──▶ Adding ──▶ Live ──connection lost──▶ Lost ──reconnected──▶ Live
 //!                     │          │                         └─ctrl_loss_tmo, fenced, disable─▶ Dead
-//!                     │          └──disable──▶ Leaving ──connection lost──▶ Dead
+//!                     │          ├──disable──▶ Leaving ──connection lost──▶ Dead
+//!                     │          └──key values used up──▶ Renewing ──connected──▶ Live
+//!                     │                                    └─not connected──▶ Lost
 //!                     └──connection lost──▶ Dead
 //! ```
 //!
@@ -15,6 +17,10 @@
 //! dm-multipath's), or after `fast_io_fail_tmo`. In `Dead`, they fail. The next connection retries
 //! the outstanding requests of a lost one. A block can be written twice. The target revokes the old
 //! connection's keys before it accepts a new connection, so no late write overwrites newer data.
+//!
+//! In `Renewing`, the disk replaces connections that work. All requests wait, also those that must
+//! fail fast, whatever the disk's timeouts are. If the disk cannot connect for `connect::RENEW_MS`, the
+//! connections are lost. A task that disables the disk waits until `Renewing` has ended.
 
 mod connect;
 mod connection;
@@ -97,6 +103,8 @@ enum State {
     Dead = 4,
     /// The block device is being added, and its connections work.
     Adding = 5,
+    /// The disk replaces its connections, because key values of one are nearly used up.
+    Renewing = 6,
 }
 
 impl State {
@@ -107,6 +115,7 @@ impl State {
             3 => Self::Leaving,
             4 => Self::Dead,
             5 => Self::Adding,
+            6 => Self::Renewing,
             _ => Self::Idle,
         }
     }
@@ -119,6 +128,7 @@ impl State {
             Self::Leaving => "deleting",
             Self::Dead => "dead",
             Self::Adding => "adding",
+            Self::Renewing => "renewing",
         }
     }
 }
@@ -163,8 +173,10 @@ pub(crate) struct Disk {
     slots: KVec<Arc<ConnectionSlot>>,
     /// Request counters, per queue.
     counts: QueueCounts,
-    /// Number of reconnects.
+    /// Number of reconnects after a loss.
     reconnects: AtomicU32,
+    /// Number of times that the disk has replaced connections that worked.
+    renewals: AtomicU32,
     /// Number of tasks that disable the disk.
     disabling: AtomicU32,
     /// The completion waiter of the connection that is being made.
@@ -236,6 +248,7 @@ impl Disk {
                 slots,
                 counts,
                 reconnects: AtomicU32::new(0),
+                renewals: AtomicU32::new(0),
                 disabling: AtomicU32::new(0),
                 asking <- new_mutex!(None, "kfblk_asking"),
                 switch <- new_mutex!((), "kfblk_disk_switch"),
@@ -303,14 +316,27 @@ impl Disk {
         self.has_lost.load(Ordering::Relaxed) && !self.has_completed.load(Ordering::Relaxed)
     }
 
-    /// Reports that a connection is lost or does not answer. Context: any.
+    /// Begins to replace the connections, because key values of one are used up or nearly so. Returns
+    /// whether the disk is [`State::Renewing`]: the caller's request is sent by the next connection.
+    /// Context: any.
+    ///
+    /// Returns false if the disk is in another state, or if its connections have not completed a
+    /// request: the next ones would do no better.
+    fn renew(this: &Arc<Self>) -> bool {
+        if this.has_served() && this.advance(State::Live, State::Renewing) {
+            Self::look_again(this);
+        }
+        this.state() == State::Renewing
+    }
+
+    /// Reports that a connection is lost or does not answer. Without effect in [`State::Renewing`],
+    /// which ends only after the connections have been closed. Context: any.
     fn lost(this: &Arc<Self>) {
         if this.advance(State::Live, State::Lost)
             || this.advance(State::Leaving, State::Dead)
             || this.advance(State::Adding, State::Dead)
         {
-            // Queued work needs no second entry: it reads the state when it runs.
-            let _ = sys::disks().enqueue(this.clone());
+            Self::look_again(this);
         }
     }
 

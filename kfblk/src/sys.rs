@@ -107,6 +107,8 @@ pub(crate) enum Log {
     Refusal = KFBLK_LOG_REFUSAL,
     /// A port loses its device.
     Port = KFBLK_LOG_PORT,
+    /// A disk has replaced connections that worked.
+    Renewal = KFBLK_LOG_RENEWAL,
 }
 
 impl Log {

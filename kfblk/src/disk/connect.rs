@@ -7,6 +7,8 @@ use kernel::{
     prelude::*,
     sync::Arc,
     time::{
+        delay::fsleep,
+        Delta,
         Instant,
         Monotonic, //
     }, //
@@ -27,16 +29,19 @@ use kfabric::{
 
 use super::{
     connection::Address,
+    enable::TIMEOUT_MS,
     protocol::AnyConnection,
     Disk,
-    Run, //
+    Run,
+    State, //
 };
 use crate::{
     errno,
     offer,
     sys::{
         self,
-        Block, //
+        Block,
+        Verdict, //
     }, //
 };
 
@@ -44,25 +49,33 @@ use crate::{
 // CAST: A page has far less than 4 GiB.
 const PAGE: u32 = PAGE_SIZE as u32;
 
-/// Limit for making all connections of a disk, in milliseconds.
-const CONNECT_MS: i64 = 120_000;
+/// Limit for making all connections of a disk, in milliseconds. The last step, which may take 20 s
+/// more (`PATIENCE_MS`), begins before it.
+pub(super) const CONNECT_MS: i64 = 120_000;
+/// As [`CONNECT_MS`], for all attempts to replace the connections. All requests wait meanwhile.
+pub(super) const RENEW_MS: i64 = 20_000;
 
 impl Disk {
-    /// Makes the connections, one for each queue.
+    /// Makes the connections, one for each queue, by steps that begin within `limit` milliseconds.
     ///
     /// # Errors
     ///
-    /// - `ECANCELED` if a task disables the disk, or its state has changed.
+    /// - `ECANCELED` if the disk's state has changed, or a task disables the disk and these connections
+    ///   do not replace others that worked.
     /// - `ETIMEDOUT` if the connections took too long.
     /// - Errors of [`AnyConnection::connect`].
-    pub(super) fn connect(&self, run: &mut Run) -> Result<(KVec<AnyConnection>, Welcome)> {
-        let connected = self.connect_all(run);
+    pub(super) fn connect(
+        &self,
+        run: &mut Run,
+        limit: i64,
+    ) -> Result<(KVec<AnyConnection>, Welcome)> {
+        let connected = self.connect_all(run, limit);
         let waiter = self.asking.lock().take();
         drop(waiter);
         connected
     }
 
-    fn connect_all(&self, run: &mut Run) -> Result<(KVec<AnyConnection>, Welcome)> {
+    fn connect_all(&self, run: &mut Run, limit: i64) -> Result<(KVec<AnyConnection>, Welcome)> {
         let conf = run.conf.clone().ok_or(EINVAL)?;
         let net = run.net.clone().ok_or(EINVAL)?;
         let traddr = conf.traddr.as_ref().ok_or(EINVAL)?;
@@ -107,10 +120,12 @@ impl Disk {
             // waiter.
             let before = self.asking.lock().replace(waiter.clone());
             drop(before);
-            if self.state() != state || self.disabling.load(Ordering::Acquire) != 0 {
+            // A task that disables the disk needs the renewed connections for its writeback.
+            let is_disabled = self.is_disabled() && state != State::Renewing;
+            if self.state() != state || is_disabled {
                 return Err(errno::ecanceled());
             }
-            if since.elapsed().as_millis() > CONNECT_MS {
+            if since.elapsed().as_millis() > limit {
                 return Err(ETIMEDOUT);
             }
             Ok(())
@@ -182,17 +197,33 @@ impl Disk {
         }
     }
 
-    /// Closes the connections, and waits until their requests have ended.
-    pub(super) fn drop_connections(&self, run: &mut Run) {
+    /// Returns the outcome of requests that are outstanding when their connection is lost.
+    pub(super) fn verdict_of_loss(&self) -> Verdict {
+        match self.has_served() {
+            true => Verdict::Suspect,
+            false => Verdict::Again,
+        }
+    }
+
+    /// Holds requests back and closes the connections. On return, outstanding requests have ended with
+    /// `verdict`. If the connections are replaced, first waits until the target has answered the
+    /// requests, but no longer than [`TIMEOUT_MS`]: it accepts no new connection before.
+    pub(super) fn drop_connections(&self, run: &mut Run, verdict: Verdict) {
         for slot in &self.slots {
             slot.clear();
         }
         if let Some(block) = run.block {
             block.quiesce();
         }
-        let served = self.has_served();
+        let since = Instant::<Monotonic>::now();
+        while verdict == Verdict::Renewed
+            && run.connections.iter().any(AnyConnection::is_busy)
+            && since.elapsed().as_millis() < TIMEOUT_MS.into()
+        {
+            fsleep(Delta::from_millis(1));
+        }
         for connection in core::mem::take(&mut run.connections) {
-            connection.close(served);
+            connection.close(verdict);
         }
         // The next connections report the capacity.
         self.capacity.store(0, Ordering::Relaxed);

@@ -36,7 +36,10 @@ use crate::{
         CAME,
         WENT, //
     },
-    sys::Block,
+    sys::{
+        Block,
+        Verdict, //
+    },
     waiter::QueueWaiter, //
 };
 
@@ -266,11 +269,11 @@ impl<P: Protocol> Connection<P> {
         self.ep.state() == KFI_STATE_CONNECTED
     }
 
-    /// Closes the connection. All posted requests have ended on return. `served`: the disk's
-    /// connections have completed requests.
-    pub(super) fn close(&self, served: bool) {
+    /// Closes the connection. All posted requests have ended on return, those that the connection has
+    /// not completed with `verdict`.
+    pub(super) fn close(&self, verdict: Verdict) {
         self.ep.close();
         self.waiter.unlink();
-        self.protocol.close(served);
+        self.protocol.close(verdict);
     }
 }

@@ -4,7 +4,11 @@
 use core::sync::atomic::Ordering;
 use kernel::{
     prelude::*,
-    sync::Arc, //
+    sync::Arc,
+    time::{
+        delay::fsleep,
+        Delta, //
+    }, //
 };
 use kfabric::{
     pure::blk::{
@@ -17,6 +21,7 @@ use kfabric::{
 };
 
 use super::{
+    connect::CONNECT_MS,
     flush::Flusher,
     one_sided::DEPTH_WITH_COMMITS,
     protocol::Kind,
@@ -32,7 +37,8 @@ use crate::{
     }, //
 };
 
-/// Time after which the block layer reports a request as late, in milliseconds.
+/// Time after which a request is late, in milliseconds: the block layer reports it, and a renewal of
+/// the connections no longer waits for its answer.
 pub(super) const TIMEOUT_MS: u32 = 30_000;
 
 impl Disk {
@@ -60,7 +66,7 @@ impl Disk {
         run.protocol = Kind::OneSided;
         this.unflushed.forget();
         // If the connect fails, `run.net` is cleared: an idle disk holds no network namespace.
-        let (connections, welcome) = match this.connect(&mut run) {
+        let (connections, welcome) = match this.connect(&mut run, CONNECT_MS) {
             Ok(connected) => connected,
             Err(e) => {
                 run.net = None;
@@ -165,7 +171,7 @@ impl Disk {
             _ => Err(errno::enotconn()),
         };
         let mut run = this.run.lock();
-        this.drop_connections(&mut run);
+        this.drop_connections(&mut run, this.verdict_of_loss());
         if let Some(flusher) = flusher {
             flusher.wait_idle();
             // Without a connection, no flush reports these writes any more.
@@ -193,12 +199,17 @@ impl Disk {
 
     /// Makes the disk stop connecting. Returns its block device, if there is one.
     fn begin_leave(&self) -> Option<Block> {
-        self.give_up();
+        // Writeback needs connections, so a renewal ends first. Its connections may be lost already,
+        // which only its end shows.
+        while !self.give_up() {
+            fsleep(Delta::from_millis(10));
+        }
         self.run.lock().block
     }
 
-    /// Makes the disk stop connecting, and wakes tasks that wait for a connection.
-    fn give_up(&self) {
+    /// Makes the disk stop connecting, and wakes tasks that wait for a connection. Without effect in
+    /// [`State::Renewing`], for which it returns false.
+    fn give_up(&self) -> bool {
         // Another task may change the state between attempts, so repeat while one may apply.
         while !self.advance(State::Live, State::Leaving)
             && !self.advance(State::Lost, State::Dead)
@@ -210,6 +221,7 @@ impl Disk {
         if let Some(waiter) = asking {
             waiter.wake();
         }
+        matches!(self.state(), State::Idle | State::Leaving | State::Dead)
     }
 
     /// Removes the block device, and ends the connections.

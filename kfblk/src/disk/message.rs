@@ -309,8 +309,15 @@ impl Protocol for Messages {
         }
     }
 
-    fn close(&self, served: bool) {
-        self.io.close(served);
+    fn close(&self, verdict: Verdict) {
+        self.io.close(verdict);
+    }
+}
+
+impl Messages {
+    /// Returns whether a request is outstanding. Context: any.
+    pub(super) fn is_busy(&self) -> bool {
+        self.io.is_busy()
     }
 }
 
@@ -415,9 +422,16 @@ unsafe extern "C" fn kfblk_rs_send(
     let (AnyConnection::Messages(connection), Some(op)) = (connection, Op::of(order.op)) else {
         return EAGAIN.to_errno();
     };
+    // The connections are replaced before an assignment fails. A disk that cannot replace them uses
+    // the values that are left.
+    if connection.ep().keys_worn() && Disk::renew(&disk) {
+        return EAGAIN.to_errno();
+    }
     let io = &connection.protocol().io;
     match io.send(tag, op, order.flags, order.pos, order.len) {
         Ok(()) => 0,
+        // Other users of the device can exhaust the values before most are used.
+        Err(e) if e == errno::estale() && Disk::renew(&disk) => EAGAIN.to_errno(),
         // Treated as a lost connection: the next connection sends the waiting requests.
         Err(e) if e == errno::estale() => {
             disk.record(false, true);

@@ -291,7 +291,7 @@ impl Protocol for OneSided {
     }
 
     // The endpoint's close has ended the operations, whose completions end the requests.
-    fn close(&self, _served: bool) {}
+    fn close(&self, _verdict: Verdict) {}
 }
 
 impl Connection<OneSided> {

@@ -34,7 +34,10 @@ use super::{
 };
 use crate::{
     errno,
-    sys::Block, //
+    sys::{
+        Block,
+        Verdict, //
+    }, //
 };
 
 /// Completions per read of the queue. Mostly there is one. The handler of the next one reads again.
@@ -90,10 +93,10 @@ pub(super) trait Protocol: Sized + Send + Sync + 'static {
     /// holds no lock.
     fn report(batch: Self::Batch, block: Block, queue: u32, may_sleep: bool);
 
-    /// Ends all outstanding requests. `served`: the disk's connections have completed requests.
+    /// Ends all outstanding requests with `verdict`.
     ///
     /// The caller has closed the endpoint.
-    fn close(&self, served: bool);
+    fn close(&self, verdict: Verdict);
 }
 
 /// The protocol of an export.
@@ -170,12 +173,21 @@ impl AnyConnection {
         }
     }
 
-    /// Closes the connection. All posted requests have ended on return. `served`: the disk's
-    /// connections have completed requests.
-    pub(super) fn close(&self, served: bool) {
+    /// Returns whether the target may still answer a request. False for one-sided operations, which have
+    /// no answers.
+    pub(super) fn is_busy(&self) -> bool {
         match self {
-            Self::OneSided(of) => of.close(served),
-            Self::Messages(of) => of.close(served),
+            Self::OneSided(_) => false,
+            Self::Messages(of) => of.is_connected() && of.protocol().is_busy(),
+        }
+    }
+
+    /// Closes the connection. All posted requests have ended on return, those that the connection has
+    /// not completed with `verdict`.
+    pub(super) fn close(&self, verdict: Verdict) {
+        match self {
+            Self::OneSided(of) => of.close(verdict),
+            Self::Messages(of) => of.close(verdict),
         }
     }
 }

@@ -77,12 +77,14 @@ impl Disk {
     ///
     /// - `ENOTCONN` if the connection is lost, so that the request must wait or fail.
     /// - `EIO` if the disk is dead.
-    /// - `EAGAIN` if there is no connection now.
+    /// - `EAGAIN` if there is no connection now, or if it is being replaced.
     pub(super) fn connection(&self, queue: u32) -> Result<AnyConnection> {
         match self.state() {
             State::Live | State::Leaving | State::Adding => {}
             // A lost connection accepts requests, but fails them at once.
             State::Lost => return Err(errno::enotconn()),
+            // The disk's work soon holds requests back, and resumes them with new connections.
+            State::Renewing => return Err(EAGAIN),
             State::Idle | State::Dead => return Err(EIO),
         }
         self.slot(queue).and_then(|slot| slot.get()).ok_or(EAGAIN)

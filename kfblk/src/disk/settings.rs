@@ -112,7 +112,8 @@ impl Item for Disk {
                     queues => queues.into(),
                 };
                 let reconnects = self.reconnects.load(Ordering::Relaxed);
-                self.counts.write(queues, reconnects, out)?;
+                let renewals = self.renewals.load(Ordering::Relaxed);
+                self.counts.write(queues, reconnects, renewals, out)?;
             }
             sys::KFBLK_DISK_DEVICE => {
                 let name = *self.name.lock();

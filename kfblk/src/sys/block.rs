@@ -30,6 +30,8 @@ pub(crate) enum Verdict {
     Failed = KFBLK_FAILED,
     /// As [`Verdict::Again`], and the connection has completed other requests.
     Suspect = KFBLK_SUSPECT,
+    /// The request's connection was replaced; the request is retried, also if it must fail fast.
+    Renewed = KFBLK_RENEWED,
 }
 
 /// A disk's block device.

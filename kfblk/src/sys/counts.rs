@@ -93,6 +93,7 @@ impl QueueCounts {
         &self,
         queues: u32,
         reconnects: u32,
+        renewals: u32,
         out: &mut impl fmt::Write,
     ) -> fmt::Result {
         let all = self.all();
@@ -100,7 +101,7 @@ impl QueueCounts {
         all.write(out)?;
         writeln!(
             out,
-            " retries {} reconnects {reconnects} commits {}",
+            " retries {} reconnects {reconnects} commits {} renewals {renewals}",
             all.retries, all.commits
         )?;
         for queue in 0..queues {

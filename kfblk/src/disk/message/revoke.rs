@@ -96,10 +96,11 @@ impl Io {
         }
     }
 
-    /// Ends all outstanding requests, which are then retried. `served`: see [`Verdict::Suspect`].
+    /// Ends all outstanding requests with `verdict`, with which they are retried. Requests whose
+    /// assignments have failed are blamed, unless the connection is only replaced.
     ///
     /// The caller has closed the endpoint. No task is in [`Io::completed`] or [`Io::send`].
-    pub(super) fn close(&self, served: bool) {
+    pub(super) fn close(&self, verdict: Verdict) {
         let mut closed = self.closed.lock();
         *closed = true;
         let Some((block, queue)) = self.queue.as_ref().copied() else {
@@ -118,10 +119,10 @@ impl Io {
                 let state = states.get_mut(tag as usize);
                 state.is_some_and(|state| core::mem::take(&mut state.busy))
             };
-            let verdict = match self.unmade.load(Ordering::Acquire) & (1 << tag) {
-                0 if served => Verdict::Suspect,
-                0 => Verdict::Again,
-                _ => Verdict::Blamed,
+            let unmade = self.unmade.load(Ordering::Acquire) & (1 << tag) != 0;
+            let verdict = match unmade && verdict != Verdict::Renewed {
+                true => Verdict::Blamed,
+                false => verdict,
             };
             if busy {
                 // SAFETY: The tag's request is in flight. `busy` was cleared under the lock, so
