@@ -484,7 +484,7 @@ fn disk_of(name: &str) -> Result<PathBuf> {
 /// Fails with `EBUSY` if a mounted file system or another device holds a disk.
 fn check_free(disk: &Path) -> Result<()> {
     // A disk without a connection is not opened: closing it could wait for its unwritten data.
-    if get(disk, "state")? != "live" {
+    if !matches!(get(disk, "state")?.as_str(), "live" | "renewing") {
         return Ok(());
     }
     let device = Path::new("/dev").join(get(disk, "device")?);
