@@ -429,6 +429,8 @@ pub struct Load {
     stop: AtomicBool,
     rounds: AtomicU64,
     writers: u64,
+    /// Length of a request.
+    piece: usize,
 }
 
 impl Load {
@@ -443,7 +445,22 @@ impl Load {
         writers: usize,
         during: impl FnOnce(&Self) -> Result<()>,
     ) -> Result<Vec<io::Result<u64>>> {
+        Self::run_in(128 << 10, path, writers, during)
+    }
+
+    /// As [`Load::run`], with requests of `piece` bytes.
+    ///
+    /// # Errors
+    ///
+    /// As [`Load::run`].
+    pub fn run_in(
+        piece: usize,
+        path: &Path,
+        writers: usize,
+        during: impl FnOnce(&Self) -> Result<()>,
+    ) -> Result<Vec<io::Result<u64>>> {
         let load = Self {
+            piece,
             stop: AtomicBool::new(false),
             rounds: AtomicU64::new(0),
             writers: writers as u64,
@@ -469,20 +486,20 @@ impl Load {
     }
 
     fn write(&self, path: &Path, n: usize) -> Result<io::Result<u64>> {
-        const PIECE: usize = 128 << 10;
+        let piece = self.piece;
         let disk = Disk::open(path)?;
-        let map = Map::anon(PIECE)?;
-        let mut got = vec![0; PIECE];
+        let map = Map::anon(piece)?;
+        let mut got = vec![0; piece];
         let part = n * MIB..(n + 1) * MIB;
         let mut round = 0;
         loop {
-            for at in part.clone().step_by(PIECE) {
-                if let Err(e) = write_filled(&disk, &map, at, PIECE, round) {
+            for at in part.clone().step_by(piece) {
+                if let Err(e) = write_filled(&disk, &map, at, piece, round) {
                     return Ok(Err(e));
                 }
             }
-            for at in part.clone().step_by(PIECE) {
-                if let Err(e) = disk.read(at, &map, PIECE) {
+            for at in part.clone().step_by(piece) {
+                if let Err(e) = disk.read(at, &map, piece) {
                     return Ok(Err(e));
                 }
                 map.read(0, &mut got);

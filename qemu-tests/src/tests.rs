@@ -38,6 +38,7 @@ pub mod blk_liar;
 pub mod blk_paths;
 pub mod blk_pmem;
 pub mod blk_poison;
+pub mod blk_renew;
 pub mod blk_rules;
 pub mod blk_share;
 pub mod bounds;
@@ -213,6 +214,7 @@ pub fn all() -> Vec<Test> {
         blk_paths::TESTS,
         blk_pmem::TESTS,
         blk_poison::TESTS,
+        blk_renew::TESTS,
         blk_share::TESTS,
         blk_again::TESTS,
         blk_eadr::TESTS,

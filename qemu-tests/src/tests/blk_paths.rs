@@ -101,20 +101,24 @@ pub(super) fn connect_second(ctx: &Ctx, disk: &str) -> Result<PathBuf> {
     Ok(PathBuf::from(kfi(&[&args[..], &more, &OPTIONS].concat())?))
 }
 
-/// A multipath device over two disks; the first is used as long as it works.
-struct Over(PathBuf);
+/// A multipath device over disks; the first is used as long as it works.
+pub(super) struct Over(pub(super) PathBuf);
 
 impl Over {
-    fn new(first: &Path, second: &Path, features: &str) -> Result<Self> {
+    /// Makes the device; the paths are used in their order.
+    pub(super) fn new(paths: &[&Path], features: &str) -> Result<Self> {
         for module in ["dm-multipath", "dm-round-robin"] {
             if let Err(e) = run("modprobe", &[module]) {
                 return skip(format!("{e:#}"));
             }
         }
-        let sectors = Disk::open_as(first, false)?.size / 512;
-        let path = |path: &Path| format!("round-robin 0 1 1 {} 1", path.display());
-        let (first, second) = (path(first), path(second));
-        let table = format!("0 {sectors} multipath {features} 0 2 1 {first} {second}");
+        let sectors = Disk::open_as(paths[0], false)?.size / 512;
+        let groups: String = paths
+            .iter()
+            .map(|path| format!(" round-robin 0 1 1 {} 1", path.display()))
+            .collect();
+        let count = paths.len();
+        let table = format!("0 {sectors} multipath {features} 0 {count} 1{groups}");
         run(
             "dmsetup",
             &["create", "--noudevsync", OVER, "--table", &table],
@@ -158,7 +162,7 @@ fn multipath(ctx: &mut Ctx, of: Of, features: &str) -> Result<()> {
         }
         ctx.barrier("second")?;
         let other = connect_second(ctx, OTHER)?;
-        let over = Over::new(path, &other, features)?;
+        let over = Over::new(&[path, &other], features)?;
         let ends = Load::run(&over.0, 4, |load| {
             load.gets_on(ON)?;
             ctx.barrier("busy")?;
