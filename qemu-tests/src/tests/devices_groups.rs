@@ -37,7 +37,8 @@ pub const TESTS: &[Test] = &[
         |c| alone(c, idle_queues),
     )
     .seconds(120)
-    .on(NETNS),
+    .on(NETNS)
+    .needs(OTHER_CARDS),
 ];
 
 const PAGE: u64 = 4096;

@@ -6,6 +6,7 @@
 
 use super::death::{fresh_transfer, revive_rxe};
 use crate::buf::Buf;
+use crate::harness::caps::ARRIVED_WRITES;
 use crate::harness::guest::ask_host;
 use crate::harness::weather::{self, Weather};
 use crate::harness::{Ctx, Test, LONG, TWO};
@@ -52,7 +53,8 @@ pub const TESTS: &[Test] = &[
     Test::pair("hosts.faults_of_all_kinds_at_once_deliver_all", |c| {
         transfers(c, MIXED)
     })
-    .seconds(20),
+    .seconds(20)
+    .needs(ARRIVED_WRITES),
     Test::pair("hosts.connect_over_faulty_wire_succeeds", connecting)
         .seconds(40)
         .on(LONG),

@@ -33,29 +33,34 @@ pub const TESTS: &[Test] = &[
         raw(c, None, commits)
     })
     .seconds(20)
-    .on(NETNS),
+    .on(NETNS)
+    .needs(ARRIVED_WRITES),
     Test::pair(
         "pmem.p10_channel_without_the_packet_numbers_is_refused",
         |c| raw(c, None, strangers),
     )
     .seconds(20)
-    .on(NETNS),
+    .on(NETNS)
+    .needs(ARRIVED_WRITES),
     Test::pair("pmem.p10_channel_without_the_secret_is_refused", |c| {
         raw(c, Some(*b"a secret"), no_secret)
     })
     .seconds(20)
-    .on(NETNS),
+    .on(NETNS)
+    .needs(ARRIVED_WRITES),
     Test::pair(
         "pmem.p10_streams_of_commits_do_not_hold_up_other_users",
         streams,
     )
     .seconds(60)
-    .on(NETNS),
+    .on(NETNS)
+    .needs(ARRIVED_WRITES),
     Test::pair("pmem.commit_after_answer_without_receive_is_served", |c| {
         raw(c, None, late_receives)
     })
     .seconds(20)
-    .on(NETNS),
+    .on(NETNS)
+    .needs(ARRIVED_WRITES),
     Test::pair(
         "pmem.p10_peer_that_answers_without_receive_cannot_hold_writes",
         no_receive,

@@ -49,7 +49,8 @@ pub const TESTS: &[Test] = &[
         "pmem.commit_under_key_from_before_durability_succeeds",
         early,
     )
-    .on(NETNS),
+    .on(NETNS)
+    .needs(ARRIVED_WRITES),
     Test::pair(
         "pmem.commit_on_domain_without_durability_is_refused",
         absent,

@@ -26,7 +26,9 @@ pub const TESTS: &[Test] = &[
     Test::pair("kfi.provider_left_out_uses_best_one", unnamed)
         .seconds(15)
         .needs(IMMEDIATE_DATA),
-    Test::pair("kfi.get_of_each_size_copies_file", get).seconds(15),
+    Test::pair("kfi.get_of_each_size_copies_file", get)
+        .seconds(15)
+        .needs(IMMEDIATE_DATA),
     Test::pair("kfi.put_of_each_size_replaces_file", put)
         .seconds(15)
         .needs(IMMEDIATE_DATA),
