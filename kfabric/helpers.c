@@ -243,19 +243,18 @@ bool kf_mm_gone(struct mm_struct *mm)
 /*
  * A user with subordinate user numbers (subuid(5)) can become any of them in a user namespace of its
  * own, and would have a share for each. All users there count as the owner of the outermost
- * namespace. The users of a namespace that root has made, as for a system container, are users of
- * their own.
+ * namespace. A namespace that root has made, as for a system container, does not count: its users are
+ * users of their own.
  */
 u32 kf_current_payer(void)
 {
-	const struct user_namespace *ns = current_user_ns();
+	const struct user_namespace *ns;
 	kuid_t uid = current_uid();
 
-	/* Each namespace holds its parent. */
-	while (ns != &init_user_ns && ns->parent != &init_user_ns)
-		ns = ns->parent;
-	if (ns != &init_user_ns && !uid_eq(ns->owner, GLOBAL_ROOT_UID))
-		uid = ns->owner;
+	/* Each namespace holds its parent. The last owner is that of the outermost one. */
+	for (ns = current_user_ns(); ns != &init_user_ns; ns = ns->parent)
+		if (!uid_eq(ns->owner, GLOBAL_ROOT_UID))
+			uid = ns->owner;
 	return from_kuid(&init_user_ns, uid);
 }
 
