@@ -165,8 +165,11 @@ impl DomainOps for Domain {
         Some(self.lent_max)
     }
 
-    fn region_slots(&self, mem: &Memory) -> u64 {
-        Region::slots(&self.group, mem)
+    fn region_slots(&self, mem: &Memory, access: u64) -> u64 {
+        match access & rights::LOCAL {
+            0 => 0,
+            _ => Region::slots(&self.group, mem),
+        }
     }
 
     fn register(

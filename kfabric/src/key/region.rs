@@ -186,7 +186,7 @@ impl Region {
         memory.check()?;
         domain.check()?;
         let held = Held::new(domain)?;
-        let slots = domain.count_slots(domain.ops().region_slots(&memory))?;
+        let slots = domain.count_slots(domain.ops().region_slots(&memory, access))?;
         let apart = match &under.key {
             Some(key) if group.is_none() => Some(domain.group(key)?),
             _ => None,

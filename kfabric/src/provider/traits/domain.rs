@@ -95,8 +95,9 @@ pub trait DomainOps: Send + Sync {
         false
     }
 
-    /// Returns how many of the device's keys a region of this memory, a process's, takes at most.
-    fn region_slots(&self, _mem: &Memory) -> u64 {
+    /// Returns how many of the device's keys a region of this memory, a process's, with this access takes at
+    /// most, apart from keys for peers.
+    fn region_slots(&self, _mem: &Memory, _access: u64) -> u64 {
         0
     }
 
