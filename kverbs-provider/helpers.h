@@ -136,7 +136,10 @@ enum kverbs_ended {
 	KVERBS_ENDED,
 	/* The device did not flush in time. */
 	KVERBS_ENDED_LATE,
-	/* The driver refused, as kverbs_try_destroy_qp() says. The queue pair moved to RESET before, if the driver let it. */
+	/*
+	 * The driver refused, as kverbs_try_destroy_qp() says. The queue pair moved to RESET before, if
+	 * the driver let it; on iWARP it did not.
+	 */
 	KVERBS_NOT_ENDED,
 };
 /*

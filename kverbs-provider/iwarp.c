@@ -150,8 +150,11 @@ static void loop_again(struct kverbs_loop *loop)
 		rdma_destroy_id(loop->listener);
 	if (loop->active)
 		rdma_destroy_id(loop->active);
+	if (loop->passive)
+		rdma_destroy_id(loop->passive);
 	loop->listener = NULL;
 	loop->active = NULL;
+	loop->passive = NULL;
 	reinit_completion(&loop->done);
 }
 

@@ -178,7 +178,7 @@ impl Pd {
 
     /// Returns whether the domain's regions and their memory must stay for ever: a registration that is
     /// executed late could reach memory that is no longer theirs.
-    pub(super) fn is_stuck(&self) -> bool {
+    pub(crate) fn is_stuck(&self) -> bool {
         self.stuck.load(Ordering::SeqCst)
     }
 

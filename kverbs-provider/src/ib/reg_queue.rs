@@ -149,7 +149,10 @@ impl RegQueue {
             Ok((Some(qp), Some(cq))) => (qp, cq),
             other => {
                 // SAFETY: The queue was created above, and no queue pair uses it.
-                unsafe { raw::kverbs_destroy_cq(cq) };
+                if !unsafe { raw::kverbs_destroy_cq(cq) } {
+                    // The driver may still call the queue's handler.
+                    core::mem::forget(woken);
+                }
                 return Err(other.err().unwrap_or(ENOMEM));
             }
         };

@@ -241,8 +241,13 @@ impl Group {
     /// # Errors
     ///
     /// - `ENODEV` if the device was removed.
+    /// - `EIO` if the protection domain [is stuck](Pd::is_stuck).
     pub(crate) fn pd(&self) -> Result<Arc<Pd>> {
-        self.inner.pd.lock().clone().ok_or(ENODEV)
+        let pd = self.inner.pd.lock().clone().ok_or(ENODEV)?;
+        match pd.is_stuck() {
+            true => Err(EIO),
+            false => Ok(pd),
+        }
     }
 
     /// Returns the local key for mapped memory.
