@@ -19,8 +19,8 @@
 //! connection's keys before it accepts a new connection, so no late write overwrites newer data.
 //!
 //! In `Renewing`, the disk replaces connections that work. All requests wait, also those that must
-//! fail fast, whatever the disk's timeouts are. If the disk cannot connect for `connect::RENEW_MS`, the
-//! connections are lost. A task that disables the disk waits until `Renewing` has ended.
+//! fail fast, whatever the disk's timeouts are: first for the answers that are outstanding, then for the
+//! connection. If the disk cannot connect for `connect::RENEW_MS`, the connections are lost. A task that disables the disk waits until `Renewing` has ended.
 
 mod connect;
 mod connection;
