@@ -234,9 +234,8 @@ fn mr_mode(hints: Option<&Hints<'_>>, version: u32) -> c_int {
         return asked;
     }
     match hints {
-        Some(h) if h.is_target() || h.info.caps | asked as u64 == 0 => MR_MODE as c_int,
-        Some(_) => (MR_MODE & asked as u64 | abi::KFI_MR_LOCAL) as c_int,
-        None => MR_MODE as c_int,
+        Some(h) if !h.is_target() => MR_MODE as c_int & asked,
+        _ => MR_MODE as c_int,
     }
 }
 
@@ -336,9 +335,6 @@ unsafe fn satisfies(offer: &Info, hints: &Hints<'_>, version: u32) -> bool {
             matches!(domain.mr_mode, 0 | MR_BASIC) && local
         } else if is_basic(domain.mr_mode) {
             local || mode & abi::KFI_MR_LOCAL != 0
-        } else if mode == 0 {
-            // FI_MR_UNSPEC: the answer has the modes.
-            local
         } else {
             needed & !mode == 0
         };
