@@ -4,6 +4,7 @@
  */
 #include <linux/irq_work.h>
 #include <linux/rcupdate.h>
+#include <linux/sched.h>
 #include <linux/slab.h>
 #include <linux/workqueue.h>
 
@@ -20,6 +21,9 @@ struct notice {
 	ib_comp_handler raise;
 	/* True if the queue is being freed. */
 	bool over;
+	/* The task that reported last, and how often it had been switched out then. Hints only. */
+	const struct task_struct *task;
+	unsigned long switches;
 };
 
 static void notice_work(struct irq_work *work)
@@ -29,10 +33,22 @@ static void notice_work(struct irq_work *work)
 	notice->raise(notice->cq, notice);
 }
 
+/* Returns whether the current task has reported to the queue before, and no other has run on its processor since. */
+static bool is_in_a_row(struct notice *notice)
+{
+	unsigned long switches = current->nvcsw + current->nivcsw;
+	bool row = READ_ONCE(notice->task) == current && READ_ONCE(notice->switches) == switches;
+
+	WRITE_ONCE(notice->task, current);
+	WRITE_ONCE(notice->switches, switches);
+	return row;
+}
+
 /*
  * Software devices may report completions from tasks. A soft interrupt that is raised in a task waits for
  * ksoftirqd, with a task switch there and back. Raised in an interrupt, it runs when that ends, so the
- * processor interrupts itself.
+ * processor interrupts itself. That is for the first of several completions in a row: the others are
+ * handled together.
  */
 static void notified(struct ib_cq *cq, void *context)
 {
@@ -41,7 +57,7 @@ static void notified(struct ib_cq *cq, void *context)
 	/* kverbs_free_cq() waits for the end of this section. */
 	rcu_read_lock();
 	if (!READ_ONCE(notice->over)) {
-		if (in_interrupt())
+		if (in_interrupt() || is_in_a_row(notice))
 			notice->raise(cq, notice);
 		else
 			irq_work_queue(&notice->work);
