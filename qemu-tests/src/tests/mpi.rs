@@ -594,6 +594,18 @@ const SUITE: &[&str] = &[
     "-e", "spawn", "-e", "dynproc", "-e", "ulfm", "-e", "datatype", "-e", "test_io",
 ];
 
+/// Tests in which two ranks want a mutex of mpi4py 4.1.2, which loses the next owner with MPICH.
+///
+/// `Mutex._acquire` clears the rank's own entry by an accumulate, and does not flush this accumulate before
+/// other ranks can find the entry. MPICH sends the accumulate through another queue than messages of other
+/// ranks. If the other rank's accumulate is first, its entry is cleared, and both ranks wait forever. The
+/// entry is also lost over libfabric's tcp and tcp;ofi_rxm.
+const MUTEXES: &[&str] = &[
+    "*.TestMutex*World.*",
+    "*.TestCondition*World.*",
+    "*.TestSemaphoreWorld.*",
+];
+
 /// Runs tests of mpi4py's own suite, for `seconds` at most.
 fn python(ctx: &Ctx, mpi: Mpi, args: &[&str], seconds: u64) -> Result<()> {
     let tests = format!("{PYPI}/mpi4py-tests/test/main.py");
@@ -610,6 +622,7 @@ fn python(ctx: &Ctx, mpi: Mpi, args: &[&str], seconds: u64) -> Result<()> {
         // rank with the probed length: the test fails on one rank, and the other rank waits for it. The
         // test also fails and hangs over libfabric's tcp.
         argv.extend(["-x", "*.testDistgraphcomm"]);
+        argv.extend(MUTEXES.iter().flat_map(|names| ["-x", *names]));
         // Open MPI's library is where programs look first.
         std::env::set_var("MPI4PY_MPIABI", "mpich");
         std::env::set_var("LD_LIBRARY_PATH", format!("{PYPI}/mpich/lib"));
