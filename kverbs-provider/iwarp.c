@@ -100,7 +100,8 @@ static int loop_event(struct rdma_cm_id *id, struct rdma_cm_event *event)
 	return 0;
 }
 
-void kverbs_loop_free(struct kverbs_loop *loop)
+/* Ends the connection, or a failed attempt to connect. */
+static void loop_end(struct kverbs_loop *loop)
 {
 	if (loop->listener)
 		rdma_destroy_id(loop->listener);
@@ -108,6 +109,14 @@ void kverbs_loop_free(struct kverbs_loop *loop)
 		rdma_destroy_id(loop->active);
 	if (loop->passive)
 		rdma_destroy_id(loop->passive);
+	loop->listener = NULL;
+	loop->active = NULL;
+	loop->passive = NULL;
+}
+
+void kverbs_loop_free(struct kverbs_loop *loop)
+{
+	loop_end(loop);
 	/* A queue pair that stays is in the protection domain, and uses the completion queue. */
 	if (loop->pd && !(loop->peer && kverbs_try_destroy_qp(loop->peer)))
 		ib_dealloc_pd(loop->pd);
@@ -141,21 +150,6 @@ static int loop_connect(struct kverbs_loop *loop, struct net *net, struct sockad
 	if (!wait_for_completion_timeout(&loop->done, LOOP_TIME))
 		return -ETIMEDOUT;
 	return loop->status;
-}
-
-/* Ends a failed attempt to connect. */
-static void loop_again(struct kverbs_loop *loop)
-{
-	if (loop->listener)
-		rdma_destroy_id(loop->listener);
-	if (loop->active)
-		rdma_destroy_id(loop->active);
-	if (loop->passive)
-		rdma_destroy_id(loop->passive);
-	loop->listener = NULL;
-	loop->active = NULL;
-	loop->passive = NULL;
-	reinit_completion(&loop->done);
 }
 
 struct kverbs_loop *kverbs_loop_new(struct ib_qp *qp, struct ib_cq *cq, u32 port)
@@ -197,7 +191,8 @@ struct kverbs_loop *kverbs_loop_new(struct ib_qp *qp, struct ib_cq *cq, u32 port
 	}
 	ret = loop_connect(loop, net, &addr);
 	for (tries = 1; ret == -EADDRINUSE && tries < LOOP_TRIES; tries++) {
-		loop_again(loop);
+		loop_end(loop);
+		reinit_completion(&loop->done);
 		ret = loop_connect(loop, net, &addr);
 	}
 	if (ret)

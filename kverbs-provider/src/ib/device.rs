@@ -51,7 +51,7 @@ const PARKED_MS: [i64; 5] = [10, 100, 400, 1000, 2000];
 
 /// Time for which no queue pair of a device is drained after one did not flush in time, in seconds: a card
 /// that is reset flushes again afterwards.
-const STUCK_S: u32 = 60;
+const UNFLUSHED_S: u32 = 60;
 
 /// State of a device's gate, which counts the [`Live`]s.
 struct Gate {
@@ -88,7 +88,7 @@ pub(crate) enum Trouble {
 pub(crate) struct Device {
     ptr: NonNull<raw::ib_device>,
     /// Second at which the device last failed to flush posted work requests in time, or 0.
-    stuck: AtomicU32,
+    unflushed: AtomicU32,
     /// True from a deregistration that the driver has refused for 341 ms to the next one that succeeds.
     refuses: AtomicBool,
     #[pin]
@@ -121,7 +121,7 @@ impl Device {
         // INVARIANT: The reference was taken above, and initialising does not fail.
         pin_init!(Self {
             ptr,
-            stuck: AtomicU32::new(0),
+            unflushed: AtomicU32::new(0),
             refuses: AtomicBool::new(false),
             gate <- new_mutex!(Gate { closed: false, inside: 0, outside: 0 }),
             left <- new_condvar!(),
@@ -221,16 +221,16 @@ impl Device {
     }
 
     /// Returns whether waiting for the device to flush a failed queue pair is useful: it has not failed
-    /// to flush one in time within [`STUCK_S`].
+    /// to flush one in time within [`UNFLUSHED_S`].
     pub(super) fn flushes(&self) -> bool {
-        let at = self.stuck.load(Ordering::Relaxed);
-        at == 0 || seconds().wrapping_sub(at) >= STUCK_S
+        let at = self.unflushed.load(Ordering::Relaxed);
+        at == 0 || seconds().wrapping_sub(at) >= UNFLUSHED_S
     }
 
     /// Records that the device did not flush in time. One timeout is enough for a while, because there
     /// may be a thousand queue pairs.
     pub(super) fn does_not_flush(&self) {
-        self.stuck.store(seconds().max(1), Ordering::Relaxed);
+        self.unflushed.store(seconds().max(1), Ordering::Relaxed);
     }
 
     /// Returns whether the driver refuses deregistrations, so that waiting is of no use. irdma refuses all
